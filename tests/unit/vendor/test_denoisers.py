@@ -1,0 +1,188 @@
+"""Denoisers are trained, stopped, published and handed out; what a vendor says of them was measured."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from cutlayer.core import ConfigError, Cut, DataError, Ragged, StorageError
+from cutlayer.models import candidate_tokens
+from cutlayer.privacy.mechanisms import LATTICE
+from cutlayer.vendor import VendorSettings
+from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.denoiser_training import Pairing, PublicTokens, eta_ranges, representatives, train_denoisers
+from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser
+from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.wire import Form
+from tests.promises.runs import corpus
+
+PUBLIC = corpus(120, seed=9, canaries=False).texts
+ROWS = DenoisedReleases(mechanism="vector", clip=True)
+IDS = DenoisedReleases()
+TRAINING = DenoiserTraining(steps=12, batch_size=4, checkpoint_steps=5)
+
+
+def files(folder: Path) -> dict[str, bytes]:
+    return {str(path.relative_to(folder)): path.read_bytes() for path in sorted(folder.rglob("*")) if path.is_file()}
+
+
+@pytest.fixture
+def settings(data_dir: Path) -> VendorSettings:
+    return VendorSettings.load(data_dir)
+
+
+def pairing(settings: VendorSettings, releases: DenoisedReleases) -> Pairing:
+    catalogue = Catalogue(settings, torch.device("cpu"))
+    table = catalogue.table("tiny")
+    return Pairing(
+        catalogue.embeddings("tiny", Cut(bottom=0)),
+        catalogue.card("tiny").template,
+        table,
+        candidate_tokens(catalogue.tokenizer("tiny"), vocab_size=len(table)),
+        drawing=releases,
+        device=torch.device("cpu"),
+    )
+
+
+@pytest.mark.parametrize("releases", [ROWS, IDS], ids=["rows", "ids"])
+@pytest.mark.parametrize("kind", ["light", "paper"])
+def test_three_denoisers_are_trained_and_told_of(
+    kind: Any, releases: DenoisedReleases, settings: VendorSettings
+) -> None:
+    said: list[tuple[int, int]] = []
+    spec = TRAINING.model_copy(update={"kind": kind})
+    made = train_denoisers(
+        settings, "tiny", [PUBLIC], releases, spec, on_step=lambda done, total, note: said.append((done, total))
+    )
+    assert said[-1] == (36, 36)
+    (listed,) = denoisers_of(settings, "tiny").denoisers
+    assert listed == made
+    assert (made.form, made.clip, made.shape.kind) == (releases.form, releases.clip, kind)
+    assert [corpus.texts for corpus in made.corpora] == [120]
+    groups = made.groups
+    assert len(groups) == 3
+    assert [group.lowest for group in groups][1:] == [group.highest for group in groups][:-1]
+    assert all(group.lowest < min(group.trained_at) < max(group.trained_at) < group.highest for group in groups)
+    assert [group.n for group in groups] == [12] * 3
+    # the less noise, the nearer an embedding comes by itself
+    assert groups[0].noisy.cosine < groups[2].noisy.cosine
+    folder = settings.model("tiny") / "denoisers"
+    assert {path.name for path in folder.iterdir()} == {made.denoiser}
+    again = train_denoisers(settings, "tiny", [PUBLIC], releases, spec)
+    assert again == made
+
+
+def test_a_denoiser_learns(settings: VendorSettings) -> None:
+    spec = DenoiserTraining(steps=250, batch_size=16, borders=(0.2,), learning_rate=3e-3)
+    made = train_denoisers(settings, "tiny", [corpus(600, seed=4, canaries=False).texts], ROWS, spec)
+    for group in made.groups:
+        assert group.denoised.mse < 0.8 * group.noisy.mse
+        assert group.denoised.cosine > group.noisy.cosine
+
+
+class StopError(Exception):
+    """Stands for a process that is killed."""
+
+
+def test_a_training_that_was_stopped_ends_with_the_same_bytes(settings: VendorSettings, tmp_path: Path) -> None:
+    folder = settings.model("tiny") / "denoisers"
+    whole = files(folder) if train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING) else {}
+    (made,) = denoisers_of(settings, "tiny").denoisers
+    assert remove_denoiser(settings, "tiny", made.denoiser)
+    assert not remove_denoiser(settings, "tiny", made.denoiser)
+    for at in (3, 7, 19, 30, 36):
+
+        def dies(done: int, total: int, note: str, at: int = at) -> None:
+            if done == at:
+                raise StopError
+
+        with pytest.raises(StopError):
+            train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING, on_step=dies)
+        assert not denoisers_of(settings, "tiny").denoisers, "half a denoiser is offered"
+    train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+    assert files(folder) == whole
+
+
+def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("cutlayer.vendor.denoiser_training._CHUNK", 7)
+    asked: list[int] = []
+
+    def lengths_of(texts: list[str]) -> Ragged:
+        asked.append(len(texts))
+        return Ragged.from_lists([[len(word) for word in text.split()] for text in texts])
+
+    def rows() -> Iterator[tuple[str, ...]]:
+        for number in range(30):
+            yield ("a " * (number % 4),)
+
+    made = PublicTokens.write(tmp_path / "t", [rows(), [("bb c",)]], lengths_of, lambda read: None)
+    assert max(asked) == 7
+    assert [each.texts for each in made.corpora] == [sum(1 for n in range(30) if n % 4), 1]
+    assert len(made) == made.corpora[0].texts + 1
+    some = made.select([len(made) - 1, 0, 1])
+    assert [row.tolist() for row in some.split()] == [[2, 1], [1], [1, 1]]
+    asked.clear()
+    assert len(PublicTokens.write(tmp_path / "t", [], lengths_of, lambda read: None)) == len(made)
+    assert not asked
+    with pytest.raises(DataError, match="No public text has a token"):
+        PublicTokens.write(tmp_path / "none", [[(" ",)]], lengths_of, lambda read: None)
+
+
+@pytest.mark.parametrize("releases", [ROWS, IDS], ids=["rows", "ids"])
+def test_ranges_of_etas_end_where_the_correlation_does(releases: DenoisedReleases, settings: VendorSettings) -> None:
+    draws = pairing(settings, releases)
+    ids = torch.arange(40, 240).repeat(4)
+    ranges = eta_ranges(draws, ids, DenoiserTraining(borders=(0.1, 0.4), highest_correlation=0.8))
+    assert [ranges[0][0], *(high for _, high in ranges)] == sorted({end for pair in ranges for end in pair})
+    for (_, high), border in zip(ranges, (0.1, 0.4, 0.8), strict=True):
+        assert draws.correlation(ids, high, 5) == pytest.approx(border, abs=0.1)
+    low, high = representatives(1.0, 16.0)
+    assert (low, high) == (2.0, 8.0)
+    with pytest.raises(ConfigError, match="lowest_eta"):
+        eta_ranges(draws, ids, DenoiserTraining(lowest_eta=1e4))
+
+
+def test_what_it_learns_from_is_what_leaves(settings: VendorSettings) -> None:
+    """Noisy rows on the lattice before they are clipped, in the customers' element type; ids' own rows."""
+    ids, rng = torch.arange(40, 240).repeat(3), np.random.Generator(np.random.PCG64(3))
+    table = pairing(settings, ROWS).table
+    plain = pairing(settings, DenoisedReleases(mechanism="vector", wire_type="fp32"))
+    rows = plain.release(ids, np.full(len(ids), 50.0), rng)
+    assert torch.equal(rows, (rows / LATTICE).round() * LATTICE)
+    radii = (rows - table[ids]).norm(dim=1)
+    assert float(radii.mean()) == pytest.approx(table.shape[1] / 50, rel=0.05)
+    clipped = pairing(settings, ROWS).release(ids, np.full(len(ids), 5.0), rng)
+    assert torch.equal(clipped, clipped.bfloat16().float())
+    assert float(clipped.norm(dim=1).max()) <= float(table.norm(dim=1).max()) * (1 + 2**-7)
+    replaced = pairing(settings, IDS).release(ids, np.full(len(ids), 5.0), rng)
+    assert bool((replaced[:, None] == table[None]).all(2).any(1).all())
+
+
+def test_bad_input_is_refused(settings: VendorSettings) -> None:
+    with pytest.raises(ConfigError, match="must be one of tiny"):
+        train_denoisers(settings, "other", [PUBLIC], ROWS, TRAINING)
+    with pytest.raises(DataError, match="No public text"):
+        train_denoisers(settings, "tiny", [[("",)]], ROWS, TRAINING)
+    with pytest.raises(ConfigError, match="clip"):
+        DenoisedReleases(clip=True)
+    with pytest.raises(ConfigError, match="borders"):
+        DenoiserTraining(borders=(0.4, 0.1))
+    made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+    manifest = settings.model("tiny") / "denoisers" / made.denoiser / MANIFEST
+    told = json.loads(manifest.read_text())
+    manifest.write_text(json.dumps(told | {"secret": 1}))
+    with pytest.raises(StorageError, match="cannot be read"):
+        denoisers_of(settings, "tiny")
+
+
+def test_denoisers_of_other_weights_are_not_offered(settings: VendorSettings) -> None:
+    made = train_denoisers(settings, "tiny", [PUBLIC], IDS, TRAINING)
+    assert made.form is Form.IDS
+    assert denoisers_of(settings, "tiny", fingerprint=made.fingerprint).denoisers == (made,)
+    assert denoisers_of(settings, "tiny", fingerprint="0" * 64).denoisers == ()
