@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -15,14 +15,22 @@ from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.columns import TEXTS, DataSpec
 from cutlayer.vendor.settings import DENOISER, DenoisedReleases, DenoiserTraining
 
+if TYPE_CHECKING:
+    from cutlayer.wire.denoisers import DenoiserInfo
+
 denoisers = typer.Typer(no_args_is_help=True, help="Denoisers of a model's embeddings, which customers run at home.")
 
 
-class DenoiserFiles(SettingsSpec):
-    """The vendor's folder, one of its models, and public text."""
+class DenoiserPlace(SettingsSpec):
+    """The vendor's folder, and one of its models."""
 
     data_dir: Path = setting(help="The vendor's folder.", shown=Shown(DENOISER, common=True, metavar="DIR"))
     model: str = setting(help="One of its models.", shown=Shown(DENOISER, common=True, metavar="NAME"))
+
+
+class PublicFiles(SettingsSpec):
+    """Public text."""
+
     public: tuple[str, ...] = setting(
         help=f"Public text, never a customer's; may be given several times: {DATA_HELP}",
         shown=Shown(TEXTS, common=True, metavar="FILE"),
@@ -31,7 +39,8 @@ class DenoiserFiles(SettingsSpec):
 
 @settings_command
 def train(
-    files: DenoiserFiles,
+    place: DenoiserPlace,
+    files: PublicFiles,
     columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column",))],
     releases: DenoisedReleases,
     training: DenoiserTraining,
@@ -49,15 +58,54 @@ def train(
     column = DataSpec(**columns).text_column
     with output.progress() as progress:
         made = train_denoisers(
-            VendorSettings.load(files.data_dir),
-            files.model,
+            VendorSettings.load(place.data_dir),
+            place.model,
             [TextFile(source, column) for source in files.public],
             releases,
             training,
             on_step=lambda done, total, note: progress.update("train denoisers", done, total, note),
         )
+    _show(output, place.model, made)
+    output.result({"model": place.model, **fields(made)})
+
+
+@settings_command(config=False)
+def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
+    """List the denoisers that are offered for a model, with what was measured of each."""
+    from cutlayer.vendor import VendorSettings
+    from cutlayer.vendor.denoisers import denoisers_of
+
+    output = Output(as_json=as_json)
+    found = denoisers_of(VendorSettings.load(place.data_dir), place.model).denoisers
+    for each in found:
+        _show(output, place.model, each)
+    if not found:
+        output.show(f"There is no denoiser of {place.model}.")
+    output.result({"model": place.model, "denoisers": [fields(each) for each in found]})
+
+
+@settings_command(config=False)
+def remove(
+    place: DenoiserPlace,
+    denoiser: Annotated[str, typer.Argument(metavar="ID", help="The denoiser, as `list` names it.")],
+    as_json: AsJson = False,
+) -> None:
+    """Offer a denoiser no longer. Customers who have fetched it keep it."""
+    from cutlayer.core import ConfigError
+    from cutlayer.vendor import VendorSettings
+    from cutlayer.vendor.denoisers import remove_denoiser
+
+    output = Output(as_json=as_json)
+    if not remove_denoiser(VendorSettings.load(place.data_dir), place.model, denoiser):
+        raise ConfigError(f"{place.model} has no denoiser {denoiser!r}.", remedy="See: cutlayer vendor denoiser list.")
+    output.show(f"Removed denoiser {denoiser} of {place.model}.")
+    output.result({"model": place.model, "denoiser": denoiser})
+
+
+def _show(output: Output, model: str, made: DenoiserInfo) -> None:
+    rows = f", {made.wire_type}" if made.form == "rows" else ""
     output.table(
-        f"Denoiser {made.denoiser} of {files.model}",
+        f"Denoiser {made.denoiser} of {model}: {made.shape.kind}, for {made.mechanism}{' with clip' * made.clip}{rows}",
         ("etas", "trained at", "cosine, noisy", "denoised", "without the answer", "texts"),
         [
             (
@@ -65,13 +113,12 @@ def train(
                 ", ".join(f"{eta:g}" for eta in each.trained_at),
                 f"{each.noisy.cosine:.3f}",
                 f"{each.denoised.cosine:.3f}",
-                f"{each.customer_only.cosine:.3f}",
+                f"{each.without_answer.cosine:.3f}",
                 str(each.n),
             )
             for each in made.groups
         ],
     )
-    output.result({"model": files.model, **fields(made)})
 
 
 def register(app: typer.Typer) -> None:
@@ -80,4 +127,8 @@ def register(app: typer.Typer) -> None:
         epilog="Example: cutlayer vendor denoiser train --data-dir vendor --model starter --public news.csv "
         "--mechanism vector --clip"
     )(train)
+    denoisers.command("list", epilog="Example: cutlayer vendor denoiser list --data-dir vendor --model starter")(list_)
+    denoisers.command(epilog="Example: cutlayer vendor denoiser remove 8856a5… --data-dir vendor --model starter")(
+        remove
+    )
     app.add_typer(denoisers, name="denoiser")

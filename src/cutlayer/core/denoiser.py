@@ -5,8 +5,9 @@ Ref: Split-and-Denoise, §3.4 and Table 8, arXiv:2310.09130.
 
 from __future__ import annotations
 
+from abc import abstractmethod
 from collections.abc import Mapping
-from typing import Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import Field
 
@@ -23,6 +24,13 @@ class DenoiserSpec(SpecFamily):
     """
 
     tag = "kind"
+
+    if TYPE_CHECKING:
+
+        @property
+        @abstractmethod
+        def kind(self) -> DenoiserKind:
+            """The name of the architecture."""
 
     width: int = Field(ge=1, le=2**24)
 

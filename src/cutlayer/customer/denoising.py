@@ -138,7 +138,7 @@ def fetch_denoiser(
         raise _other(f"its file has {group.file.size} bytes, and its shape {numbers}")
     if group.file.size > (accepted := accepted_bytes()):
         raise ConfigError(f"The denoiser has {group.file.size} bytes; at most {accepted} are fetched.")
-    folder = home.archives / f"denoiser-{info.denoiser}"
+    folder = home.denoisers / info.denoiser
     where: dict[str, str | int] = {"model": model, "denoiser": info.denoiser}
     path = fetch_file(gate, folder, group.file, routes.DENOISER_FILE, where)
     progress.update("fetch denoiser", 1, 1)

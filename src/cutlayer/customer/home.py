@@ -4,8 +4,9 @@
 home/
   secret              32 random bytes, mode 0600: every identity and every noise key derives from it
   ledger.sqlite       what left, written before it left
-  vault.sqlite        sealed copies of released rows
+  vault.sqlite        sealed copies of released rows, and of embeddings as they came
   archives/<sha256>/  bottoms, by the digest of their manifest
+  denoisers/<id>/     what takes the noise out of embeddings, as vendors handed it out
   adapters/<id>/      how to query an adapter: label names, privacy settings, CTI scores, own bottom
   runs/<id>/          state of fine-tuning runs
   entities/<id>       sealed maps of jobs whose entities were protected: without one no answer is restored
@@ -154,6 +155,11 @@ class Home:
     def archives(self) -> Path:
         """Bottoms that vendors handed out."""
         return self.path / "archives"
+
+    @property
+    def denoisers(self) -> Path:
+        """Denoisers that vendors handed out."""
+        return self.path / "denoisers"
 
     def adapter(self, identifier: str) -> Path:
         """What is needed to query an adapter.

@@ -404,7 +404,7 @@ class _Training:
         self, denoiser: Denoiser, texts: Ragged, etas: tuple[float, ...], rng: np.random.Generator
     ) -> dict[str, Distances]:
         """How near embeddings of texts come that were not learnt from."""
-        found: dict[str, list[Tensor]] = {"noisy": [], "denoised": [], "customer_only": []}
+        found: dict[str, list[Tensor]] = {"noisy": [], "denoised": [], "without_answer": []}
         for some in torch.arange(len(texts)).split(self._spec.batch_size):
             batch = self._pairing.batch(texts.select(some), etas, rng)
             nothing = denoiser.center.expand_as(batch.noisy)

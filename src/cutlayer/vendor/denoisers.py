@@ -63,7 +63,7 @@ def denoiser_file(settings: VendorSettings, model: str, denoiser: str, file: str
 def remove_denoiser(settings: VendorSettings, model: str, denoiser: str) -> bool:
     """Removes a denoiser, and says whether there was one; customers who have it keep it."""
     folder = settings.model(model) / "denoisers" / denoiser
-    if not folder.is_dir():
+    if not _NAME.fullmatch(denoiser) or not folder.is_dir():
         return False
     with removed(folder):
         pass

@@ -42,8 +42,8 @@ class DenoiserGroup(Message):
     noisy: Distances
     """As the model answers."""
     denoised: Distances
-    customer_only: Distances
-    """Denoised without the model's answer: what the customer's own text tells."""
+    without_answer: Distances
+    """Denoised with the mean embedding in the place of the model's answer: how much the denoiser relies on that."""
     n: Count
     """Texts that were kept back."""
 

@@ -1,0 +1,216 @@
+"""Denoising stays at home: what is computed, that nothing of it leaves, and what a hostile vendor may hand out."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from safetensors.torch import load_file, save
+
+from cutlayer.core import ConfigError, CutlayerError, StorageError, VendorError
+from cutlayer.customer import Client
+from cutlayer.customer.session import Session
+from cutlayer.data import Dataset, tokenise
+from cutlayer.models.denoiser import build_denoiser
+from cutlayer.privacy import PrivacySpec, TextToText, Vector
+from cutlayer.vendor import VendorSettings
+from cutlayer.vendor.denoiser_training import train_denoisers
+from cutlayer.vendor.denoisers import MANIFEST
+from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.wire.denoisers import DenoiserInfo
+from cutlayer.wire.recording import Direction, read_recording
+from cutlayer.wire.transports import RecordingTransport
+from tests.promises.accounts import archive_of
+from tests.promises.runs import TEST, corpus, customer
+
+TRAINING = DenoiserTraining(steps=10, batch_size=4)
+ROWS = DenoisedReleases(mechanism="vector", clip=True)
+KINDS: dict[str, tuple[PrivacySpec, DenoisedReleases]] = {
+    "rows": (Vector(eta=20, clip=True), ROWS),
+    "ids": (TextToText(eta=20), DenoisedReleases()),
+}
+
+
+def train(data_dir: Path, releases: DenoisedReleases) -> DenoiserInfo:
+    public = corpus(120, seed=9, canaries=False).texts
+    return train_denoisers(VendorSettings.load(data_dir), "tiny", [public], releases, TRAINING)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_a_denoised_embedding_is_what_the_denoiser_makes_of_answer_rows_and_noise(
+    name: str, data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    privacy, releases = KINDS[name]
+    info = train(data_dir, releases)
+    (group,) = [each for each in info.groups if each.lowest <= privacy.eta <= each.highest]
+    folder = data_dir / "models" / "tiny" / "denoisers" / info.denoiser
+    denoiser = build_denoiser(info.shape)
+    denoiser.load_state_dict(load_file(folder / group.file.name))
+    texts = [text for (text,) in TEST.texts]
+    drawn: list[Any] = []
+    draw = Session._draw
+    monkeypatch.setattr(
+        Session, "_draw", lambda session, *given: drawn.append((given[0], draw(session, *given))) or drawn[-1][1]
+    )
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        noisy = client.embed(texts, privacy=privacy, denoiser="none", progress=None)
+        drawn.clear()
+        found = client.embed(texts, privacy=privacy, progress=None)
+        archive = archive_of(client)
+    assert (found.sent, found.uplink_bytes) == (0, 0), "a text was sent again, to be denoised"
+    assert found.denoised_for == (group.lowest, group.highest)
+    assert noisy.denoised_for is None
+    assert archive.table is not None
+    table, by_ids = archive.table.detach(), {tuple(ids): row for ids, row in _by_ids(archive, texts, noisy.values)}
+    expected = {}
+    for asked, left in drawn:
+        for place, ids in enumerate(asked.tokens.segments[0].split()):
+            payload = left.release.payload
+            if name == "ids":
+                rows = table[payload.segments[0][place]]
+            else:
+                rows = payload.packed[place][1:-1].bfloat16().float()
+            noise = rows - table[ids]
+            with torch.no_grad():
+                one = torch.from_numpy(by_ids[tuple(ids.tolist())])[None]
+                expected[tuple(ids.tolist())] = denoiser(one, rows[None], noise[None], torch.ones(1, len(ids)).bool())[
+                    0
+                ]
+    for ids, row in _by_ids(archive, texts, found.values):
+        assert torch.allclose(torch.from_numpy(row), expected[tuple(ids)], atol=1e-5)
+    assert not np.allclose(found.values, noisy.values, atol=1e-3)
+
+
+def _by_ids(archive: Any, texts: list[str], values: Any) -> Any:
+    tokens = tokenise(Dataset(tuple((text,) for text in texts)), archive.tokenizer, max_content=99)
+    return zip((ids.tolist() for ids in tokens.segments[0].split()), values, strict=True)
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_of_it_leaves(name: str, data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """No row as it was, no noise, no denoised embedding is in any byte, in either element type."""
+    privacy, releases = KINDS[name]
+    train(data_dir, releases)
+    with (
+        customer(data_dir, api_key, tmp_path / "home") as client,
+        closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
+    ):
+        found = Client(transport=recorder, home=tmp_path / "home", device="cpu").embed(
+            TEST, privacy=privacy, progress=None
+        )
+        table = archive_of(client).table
+    frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+    sent = b"".join(frame.body for frame in frames)
+    assert {frame.route.name for frame in frames} == {
+        "service", "models", "archive", "archive.file", "denoisers", "denoiser.file", "embeddings",
+    }  # fmt: skip
+    assert table is not None
+    private = [*torch.from_numpy(found.values), *table.detach()[31:280]]
+    needles = [row[:8].to(kind).contiguous().view(torch.uint8).numpy().tobytes() for row in private
+               for kind in (torch.float32, torch.bfloat16)]  # fmt: skip
+    assert not [needle for needle in needles if needle in sent]
+    assert needles[0] in sent + needles[0]
+
+
+def spoil_file(change: Callable[[dict[str, torch.Tensor]], Any], *, told: bool = True) -> Callable[[Path], None]:
+    """Changes the tensors of all groups; the manifest tells the new files' sums, where it is `told`."""
+
+    def spoil(folder: Path) -> None:
+        import hashlib
+
+        manifest = json.loads((folder / MANIFEST).read_text())
+        for group in manifest["groups"]:
+            path = folder / group["file"]["name"]
+            tensors = load_file(path)
+            body = change(tensors)
+            body = body if isinstance(body, bytes) else save(tensors)
+            path.write_bytes(body)
+            if told:
+                group["file"] |= {"sha256": hashlib.sha256(body).hexdigest(), "size": len(body)}
+        (folder / MANIFEST).write_text(json.dumps(manifest))
+
+    return spoil
+
+
+def spoil_manifest(**changes: Any) -> Callable[[Path], None]:
+    def spoil(folder: Path) -> None:
+        manifest = json.loads((folder / MANIFEST).read_text())
+        (folder / MANIFEST).write_text(json.dumps(manifest | changes))
+
+    return spoil
+
+
+HUGE = {"kind": "paper", "width": 32, "d_ff": 65536, "d_kv": 4096, "n_head": 256, "layers": 256, "placed": True}
+HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
+    "another sum": (spoil_file(lambda tensors: tensors["out.bias"].add_(1), told=False), StorageError, "checksum"),
+    "no number": (spoil_file(lambda tensors: tensors["out.bias"].fill_(math.nan)), VendorError, "not all finite"),
+    "another name": (
+        spoil_file(lambda tensors: tensors.__setitem__("out.bians", tensors.pop("out.bias"))), VendorError, "names"
+    ),
+    "another type": (
+        spoil_file(lambda tensors: tensors.__setitem__("out.bias", tensors["out.bias"].view(torch.int32))),
+        VendorError, "not fp32",
+    ),
+    "too large": (spoil_file(lambda tensors: save(tensors) + bytes(2**17)), VendorError, "has .* bytes"),
+    "too small": (spoil_file(lambda tensors: b"x"), VendorError, "has 1 bytes"),
+    "no safetensors": (spoil_file(lambda tensors: b"\xff" * (len(save(tensors)))), StorageError, "cannot be read"),
+    "another shape": (spoil_manifest(shape=HUGE), VendorError, "and its shape"),
+    "other weights": (spoil_manifest(fingerprint="0" * 64), ConfigError, "it has none"),
+    "another table": (spoil_manifest(table="0" * 64), ConfigError, "no denoiser for vector with clip"),
+    "another pooling": (
+        spoil_manifest(embedding={"width": 32, "pooling": "cls", "normalize": False}), ConfigError, "no denoiser"
+    ),
+    "another type of rows": (spoil_manifest(wire_type="fp32"), ConfigError, "some for vector with clip in fp32"),
+    "another noise": (spoil_manifest(noise="laplace"), ConfigError, "no denoiser"),
+    "without clip": (spoil_manifest(clip=False), ConfigError, "some for vector in bf16"),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("fault", HOSTILE)
+def test_a_denoiser_that_does_not_fit_or_is_none_is_refused_before_a_text_leaves(
+    fault: str, data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    spoil, error, said = HOSTILE[fault]
+    info = train(data_dir, ROWS)
+    spoil(data_dir / "models" / "tiny" / "denoisers" / info.denoiser)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(error, match=said) as caught:
+            client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
+        assert caught.value.remedy
+        assert not any(entry.texts for entry in client.ledger.frames())
+        assert client.embed(TEST, privacy=Vector(eta=20, clip=True), denoiser="none", progress=None).sent
+
+
+def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    info = train(data_dir, ROWS)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(ConfigError, match=rf"eta = 1000000.0: has no denoiser.*to {info.groups[-1].highest:g}"):
+            client.embed(TEST, privacy=Vector(eta=1e6, clip=True), progress=None)
+        assert not any(entry.texts for entry in client.ledger.frames())
+        clear = client.embed(TEST, eta=math.inf, progress=None)
+    assert clear.denoised_for is None
+
+
+def test_of_several_the_better_one_is_taken(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    info = train(data_dir, ROWS)
+    folder = data_dir / "models" / "tiny" / "denoisers"
+    other = "0" * 32
+    (folder / other).mkdir()
+    told = json.loads((folder / info.denoiser / MANIFEST).read_text()) | {"denoiser": other}
+    for group in told["groups"]:
+        group["denoised"]["cosine"] = 1.0
+        (folder / other / group["file"]["name"]).write_bytes(
+            (folder / info.denoiser / group["file"]["name"]).read_bytes()
+        )
+    (folder / other / MANIFEST).write_text(json.dumps(told))
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
+        asked = [entry.where["denoiser"] for entry in client.ledger.frames() if entry.route == "denoiser.file"]
+    assert asked == [other]
