@@ -53,7 +53,9 @@ class Draws(SettingsSpec):
 
 @settings_command(config=False)
 def conformance(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="d-chi, or the name of an installed plug-in's.")],
+    name: Annotated[
+        str, typer.Argument(metavar="NAME", help="d-chi, snd-code, or the name of an installed plug-in's.")
+    ],
     drawn: Draws,
     columns: Annotated[dict[str, Any], Part(DataSpec, ("text_column",))],
     local: LocalModel,

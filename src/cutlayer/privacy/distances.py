@@ -36,14 +36,14 @@ class WorstCase:
         )
 
 
-def largest_distance(table: Tensor) -> float:
-    """An upper bound of the distance between any two rows of `table` `[vocabulary, width]`.
+def largest_distance(table: Tensor, norm: int = 2) -> float:
+    """An upper bound of the distance, in the 1-norm or the 2-norm, of any two rows of `table` `[vocabulary, width]`.
 
     By the triangle inequality over the rows' mean: the two largest distances to it, added. Within a
     factor of √2 for rows that are about orthogonal, and computed in one pass instead of V².
     """
     centre = sum((rows.double().sum(0) for rows in torch.split(table, 4096)), torch.zeros(1)) / len(table)
-    radii = torch.cat([(rows.double() - centre).norm(dim=1) for rows in torch.split(table, 4096)])
+    radii = torch.cat([(rows.double() - centre).norm(p=norm, dim=1) for rows in torch.split(table, 4096)])
     return float(radii.topk(min(2, len(radii))).values.sum())
 
 

@@ -239,8 +239,8 @@ class _Noise(PrivacySpec):
     )
     noise: str = setting(
         D_CHI,
-        help="Whose noise is drawn: d-chi, or that of an installed plug-in, whose promise cutlayer has not verified. "
-        "`cutlayer conformance NAME` tests it.",
+        help="Whose noise is drawn: d-chi; snd-code, that of SnD's released code, whose promise is in L1 distances; or "
+        "that of an installed plug-in, whose promise cutlayer has not verified. `cutlayer conformance NAME` tests it.",
         shown=Shown(PRIVACY, metavar="NAME"),
     )
     noise_window: int | None = setting(

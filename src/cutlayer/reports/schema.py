@@ -388,7 +388,7 @@ class AuditSettings(Part):
         bottom_blocks: Blocks at the customer; `None` for the text cut.
         blocks: Of the whole model.
         mechanism: `none`, `text-to-text` or `vector`.
-        noise: Whose noise it draws: `d-chi`, or a plug-in's name.
+        noise: Whose noise it draws: `d-chi`, `snd-code`, or a plug-in's name.
         eta: Its parameter; infinite for none.
         place: Where noise is added.
         cti: Whether eta depends on the token.

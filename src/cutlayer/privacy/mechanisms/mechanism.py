@@ -30,6 +30,16 @@ class Mechanism(Protocol):
         """Its name in the registry, in ledgers and reports."""
         ...
 
+    @property
+    def norm(self) -> int:
+        """The norm of the distances in its promise: 1 or 2."""
+        ...
+
+    @property
+    def least_width(self) -> int:
+        """Coordinates of a row at least: with fewer it promises nothing."""
+        ...
+
     def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """Independent noise, one row per token.
 

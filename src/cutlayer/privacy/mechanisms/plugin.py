@@ -46,6 +46,8 @@ class PluggedIn:
         self.name = name
         self.origin = origin
         self._part: Any = part
+        self.norm = int(getattr(part, "norm", 2))
+        self.least_width = int(getattr(part, "least_width", 1))
 
     def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """The plug-in's noise, looked at; see `Mechanism.noise`. Of streams, row by row.

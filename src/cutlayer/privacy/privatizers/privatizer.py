@@ -130,7 +130,7 @@ class Privatizer(ABC):
         # times a plug-in's budget it would read as a worst case that somebody has verified
         if self.measured is None or not self.guarantee.verified:
             return None
-        return largest_distance(self.measured)
+        return largest_distance(self.measured, self.mechanism.norm)
 
     @property
     def measured(self) -> Tensor | None:

@@ -249,7 +249,7 @@ def check_ratio(
             stated = Stated(mechanism, width, eta)
             noise = mechanism.noise(etas=np.full(256, eta), width=width, rng=rng)
             distance = np.exp(rng.uniform(math.log(1e-2), math.log(1e2), len(noise)))[:, None] / claim.budget
-            for shift in _shifts(noise, rng):
+            for shift in _shifts(noise, rng, norm=mechanism.norm):
                 here, there = stated.log_density(noise), stated.log_density(noise + distance * shift)
                 largest = float((_change(here, there) / (claim.budget * distance[:, 0])).max())
                 points += len(noise)
@@ -274,11 +274,14 @@ def _change(here: Float64, there: Float64) -> Float64:
     return np.nan_to_num(change, nan=np.inf, posinf=np.inf)
 
 
-def _shifts(noise: Float64, rng: np.random.Generator) -> Iterator[Float64]:
-    """Unit vectors along which densities of different norms change fastest: the norm's, the corner's, an axis', any."""
+def _shifts(noise: Float64, rng: np.random.Generator, *, norm: int) -> Iterator[Float64]:
+    """Vectors of length 1 in a norm, along which densities of different norms change fastest.
+
+    Along the noise, to its corner, along an axis, and any.
+    """
     any_direction = rng.standard_normal(noise.shape)
     axis = np.zeros_like(noise)
     axis[np.arange(len(noise)), rng.integers(noise.shape[1], size=len(noise))] = 1.0
     for vectors in (noise, np.sign(noise), axis, any_direction):
-        length = np.linalg.norm(vectors, axis=1, keepdims=True)
+        length = np.linalg.norm(vectors, ord=norm, axis=1, keepdims=True)
         yield vectors / np.where(length > 0, length, 1.0)

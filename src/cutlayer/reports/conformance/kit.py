@@ -54,7 +54,8 @@ def check_mechanism(
         mechanism: Any, a plug-in included: take it from `find_mechanism`.
         rng: Where all randomness comes from; the same state gives the same answers.
         etas: Privacy parameters, which take turns in one call.
-        widths: Coordinates of a row, each with draws of its own. Small ones find what large ones hide.
+        widths: Coordinates of a row, each with draws of its own. Small ones find what large ones hide. Those that are
+            too small for the mechanism are left out.
         samples: Draws at each width.
         loss_samples: Draws for the privacy loss; a hundred times `samples` where it is left out, and with 0 the
             question is not asked.
@@ -65,6 +66,9 @@ def check_mechanism(
         ConfigError: Too few samples, no eta or width, or the mechanism refuses what it is asked for.
     """
     _check_arguments(etas, widths, samples)
+    widths = [width for width in widths if width >= mechanism.least_width]
+    if not widths:
+        raise ConfigError([Fault("width", 1, f"must be at least {mechanism.least_width} for noise {mechanism.name}")])
     lost = LOSS_FACTOR * samples if loss_samples is None else loss_samples
     draws = [Draws.of(mechanism, width=width, etas=etas, samples=samples, rng=rng) for width in widths]
     curve: list[Replacement] = []

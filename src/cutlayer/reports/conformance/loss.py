@@ -51,8 +51,9 @@ def check_privacy_loss(
     if not samples:
         return without_meaning(name, asks, "It was not asked.")
     best: dict[int, float] = {}
+    widths = [width for width in widths if width >= mechanism.least_width]
     for width in widths:
-        steps = _steps(width, 1 / claim.budget)
+        steps = _steps(width, 1 / claim.budget, norm=mechanism.norm)
         for step in steps:
             here, there = (
                 Draws.of(mechanism, width=width, etas=[1.0], samples=samples, rng=rng).noise + shift
@@ -81,11 +82,11 @@ def check_privacy_loss(
     )
 
 
-def _steps(width: int, distance: float) -> list[Float64]:
+def _steps(width: int, distance: float, *, norm: int) -> list[Float64]:
     """From one input to the other: along an axis, and along the diagonal, where a claim in another norm breaks."""
     axis = np.zeros(width)
     axis[0] = distance
-    return [axis] if width == 1 else [axis, np.full(width, distance / math.sqrt(width))]
+    return [axis] if width == 1 else [axis, np.full(width, distance / width ** (1 / norm))]
 
 
 def _events(stated: Stated, step: Float64) -> tuple[Event, ...]:

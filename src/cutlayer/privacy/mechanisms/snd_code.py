@@ -1,0 +1,123 @@
+"""The noise that SnD's released code draws: other noise than its paper's, with a promise in another distance."""
+
+from __future__ import annotations
+
+import math
+from typing import Final
+
+import numpy as np
+from scipy import special
+
+from cutlayer.core import Claim, ConfigError, Fault, Guarantee
+from cutlayer.privacy.mechanisms.dchi import LARGEST_RADIUS, ROUNDED
+from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Rng
+
+SND_CODE: Final = "snd-code"
+_TINY: Final = 1e-200
+"""Probabilities from which on the continued fraction is used: floats end soon below."""
+_TERMS: Final = 200
+
+
+class SndCode:
+    """Noise whose coordinates are independent: each is a Gamma radius of its own, times a uniform number in (-1, 1).
+
+    n_i = G_i · U_i,  G_i ~ Gamma(shape width, scale 1 / eta)
+    p(n) = ∏ eta / (2 (width - 1)) · Pr[Gamma(width - 1, scale 1 / eta) > |n_i|]
+
+    The hazard rate of a Gamma distribution of shape 1 or more never exceeds eta, so that a step of |Δ| in one
+    coordinate changes p by at most e^(eta |Δ|): eta times the *L1* distance. In Euclidean distances that is √width
+    times as much, and the noise is √(width / 3) times as long as d_chi noise of the same number. At width 1 its density
+    has no bound at 0.
+
+    Ref: github.com/NusIoraPrivacy/eaas-privacy, data/load_data.py, `sample_noise_Chi`; the derivation is ours.
+    """
+
+    name = SND_CODE
+    norm = 1
+    least_width = 2
+
+    def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
+        """Independent noise, one row per token; see `Mechanism.noise`.
+
+        Raises:
+            ConfigError: An eta is not a positive finite number, or so small that the noise would drown the lattice; or
+                rows have a single coordinate.
+        """
+        if width < self.least_width:
+            raise ConfigError([Fault("width", width, f"must be at least {self.least_width} for noise {self.name}")])
+        smallest = width * math.sqrt(width) / LARGEST_RADIUS
+        if not np.all(np.isfinite(etas) & (etas >= smallest)):
+            raise ConfigError(
+                [
+                    Fault(
+                        "eta",
+                        float(np.min(etas)),
+                        f"must be finite and at least {smallest:.3g} for rows of width {width}",
+                    )
+                ],
+                remedy="Choose a larger eta; below this the noise is beyond the precision of the generator.",
+            )
+        drawn = np.empty((len(etas), width))
+        for coordinate in range(width):
+            drawn[:, coordinate] = rng.standard_gamma(width, size=len(etas)) / etas
+        for coordinate in range(width):
+            drawn[:, coordinate] *= 1 - 2 * rng.random(len(etas))
+        return drawn
+
+    def log_density(self, noise: Float64, *, etas: Float64) -> Float64:
+        """See `Mechanism.log_density`; `noise` is `[tokens, width]`."""
+        width = noise.shape[1]
+        if width < self.least_width:
+            raise ConfigError([Fault("width", width, f"must be at least {self.least_width} for noise {self.name}")])
+        above = log_survival(width - 1, np.abs(noise) * etas[:, None]).sum(1)
+        density: Float64 = width * (np.log(etas) - math.log(2 * (width - 1))) + above
+        return density
+
+    def guarantee(self, *, eta: float, space: str, per: str) -> Guarantee:
+        """Eta times the L1 distance; see `Mechanism.guarantee`."""
+        return Guarantee(
+            claim=Claim.METRIC,
+            budget=eta,
+            unit=f"1/L1 distance in {space}",
+            per=per,
+            caveats=(
+                f"Distances are sums of absolute differences of coordinates. eta is per {per}: for two texts that "
+                f"differ in m {per}s, m terms eta · L1 distance add up.",
+                "eta · L1 distance is far larger than eta · Euclidean distance: this is a dial, not a small epsilon. "
+                "Its etas are never added to those of other noise, and do not compare with them.",
+                "Another release of the same text under another identity is another look: budgets add.",
+                "How many tokens a text has, and where special tokens stand, is not hidden.",
+                ROUNDED,
+            ),
+        )
+
+
+def log_survival(shape: int, x: Float64) -> Float64:
+    """ln Pr[Gamma(shape, scale 1) > x], for x of any size."""
+    tail = special.gammaincc(shape, x)
+    found: Float64 = np.log(np.maximum(tail, _TINY))
+    far = tail < _TINY
+    if far.any():
+        found[far] = _log_tail(shape, x[far])
+    return found
+
+
+def _log_tail(shape: int, x: Float64) -> Float64:
+    """The same far out, x > shape + 1, by Legendre's continued fraction (Lentz's algorithm)."""
+    b = x + 1 - shape
+    c, d = np.full_like(x, 1e300), 1 / b
+    h = d.copy()
+    for term in range(1, _TERMS):
+        factor = -term * (term - shape)
+        b = b + 2
+        d = 1 / (factor * d + b)
+        c = b + factor / c
+        step = c * d
+        h *= step
+        if np.all(np.abs(step - 1) < 1e-15):
+            break
+    tail: Float64 = shape * np.log(x) - x - special.gammaln(shape) + np.log(h)
+    return tail
+
+
+MECHANISMS.add(SndCode.name)(SndCode())
