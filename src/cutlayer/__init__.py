@@ -6,7 +6,18 @@ from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
     from cutlayer.core import Cut
-    from cutlayer.customer import Client, FullTuning, Lora, Prefix, Prompt, Reconstruction, Sampling, Training
+    from cutlayer.customer import (
+        Client,
+        Embedder,
+        EmbeddingTransformer,
+        FullTuning,
+        Lora,
+        Prefix,
+        Prompt,
+        Reconstruction,
+        Sampling,
+        Training,
+    )
     from cutlayer.privacy import CtiSpec, NoPrivacy, TextToText, Vector
     from cutlayer.reports.audit.leak_report import audit
 
@@ -14,6 +25,8 @@ __all__ = [
     "Client",
     "CtiSpec",
     "Cut",
+    "Embedder",
+    "EmbeddingTransformer",
     "FullTuning",
     "Lora",
     "NoPrivacy",

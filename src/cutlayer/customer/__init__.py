@@ -8,6 +8,7 @@ if TYPE_CHECKING:
     from cutlayer.customer.account import Account
     from cutlayer.customer.client import Client
     from cutlayer.customer.columns import DataSpec
+    from cutlayer.customer.embedder import Embedder, EmbeddingTransformer
     from cutlayer.customer.entities import Protected
     from cutlayer.customer.entity_map import EntityMap
     from cutlayer.customer.gate import Gate
@@ -48,6 +49,8 @@ __all__ = [
     "DataSpec",
     "Detached",
     "Draw",
+    "Embedder",
+    "EmbeddingTransformer",
     "EntityMap",
     "FinetuneResult",
     "FinetuneSpec",
