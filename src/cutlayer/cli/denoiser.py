@@ -87,7 +87,9 @@ def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
 @settings_command(config=False)
 def remove(
     place: DenoiserPlace,
-    denoiser: Annotated[str, typer.Argument(metavar="ID", help="The denoiser, as `list` names it.")],
+    denoiser: Annotated[
+        str, typer.Option("--id", metavar="ID", help="The denoiser, as `list` names it.", show_default=False)
+    ],
     as_json: AsJson = False,
 ) -> None:
     """Offer a denoiser no longer. Customers who have fetched it keep it."""
@@ -128,7 +130,7 @@ def register(app: typer.Typer) -> None:
         "--mechanism vector --clip"
     )(train)
     denoisers.command("list", epilog="Example: cutlayer vendor denoiser list --data-dir vendor --model starter")(list_)
-    denoisers.command(epilog="Example: cutlayer vendor denoiser remove 8856a5… --data-dir vendor --model starter")(
+    denoisers.command(epilog="Example: cutlayer vendor denoiser remove --id 8856a5… --data-dir vendor --model starter")(
         remove
     )
     app.add_typer(denoisers, name="denoiser")

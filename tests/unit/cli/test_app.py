@@ -26,6 +26,7 @@ def by_name(command: Command) -> str:
 def test_the_commands_are_those_of_the_plan() -> None:
     assert {command.name.removeprefix("cutlayer ") for command in COMMANDS} == {
         "demo",
+        "embed",
         "finetune",
         "generate",
         "predict",
@@ -33,6 +34,9 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "vendor init",
         "vendor serve",
         "vendor warm-up",
+        "vendor denoiser train",
+        "vendor denoiser list",
+        "vendor denoiser remove",
         "vendor key create",
         "vendor key list",
         "vendor key revoke",
