@@ -87,6 +87,8 @@ def test_help_breaks_lines_where_the_terminal_does(command: Command, run: Run, m
     monkeypatch.setenv("COLUMNS", "60")
     shown = run(*command.name.split()[1:], "--help").out
     lines = [line.strip() for line in shown.partition("╭")[0].split("\n")]
+    # the usage is the library's own line: behind a long name it keeps twenty columns free for arguments
+    lines = [line for line in lines if not line.startswith("Usage:")]
     for line, following in itertools.pairwise(lines):
         assert not line or not following or len(f"{line} {following.split()[0]}") > 58, line
 
