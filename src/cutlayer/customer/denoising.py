@@ -140,8 +140,9 @@ def fetch_denoiser(
         raise ConfigError(f"The denoiser has {group.file.size} bytes; at most {accepted} are fetched.")
     folder = home.denoisers / info.denoiser
     where: dict[str, str | int] = {"model": model, "denoiser": info.denoiser}
-    path = fetch_file(gate, folder, group.file, routes.DENOISER_FILE, where)
-    progress.update("fetch denoiser", 1, 1)
+    if fetch_file(gate, folder, group.file, routes.DENOISER_FILE, where):
+        progress.update("fetch denoiser", 1, 1)
+    path = folder / group.file.name
     try:
         tensors = load(path.read_bytes())
     except (OSError, ValueError, safetensors.SafetensorError) as error:

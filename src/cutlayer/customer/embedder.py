@@ -95,8 +95,8 @@ class Embedder:
 class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Embeddings as a step of a scikit-learn pipeline: a list or a column of texts in, their embeddings out.
 
-    The key is taken from `CUTLAYER_API_KEY` whenever the vendor is asked, and is in no parameter: neither `repr` nor a
-    pickle has it, nor the connection.
+    The key is taken from `CUTLAYER_API_KEY` (and a certificate from `CUTLAYER_CA_CERT`) whenever the vendor is asked, and
+    is in no parameter: neither `repr` nor a pickle has it, nor the connection.
 
     Args:
         eta: Noise per token; this or `privacy` must be given.
@@ -107,7 +107,6 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         max_length: Tokens of a text.
         vendor: The vendor's address; `CUTLAYER_VENDOR` where it is left out.
         home: The customer's folder; `CUTLAYER_HOME` where it is left out.
-        ca_cert: The certificate to trust; `CUTLAYER_CA_CERT` where it is left out.
 
     Attributes:
         model_: The model that was found.
@@ -125,7 +124,6 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         max_length: int | None = None,
         vendor: str | None = None,
         home: Path | None = None,
-        ca_cert: Path | None = None,
     ) -> None:
         self.eta = eta
         self.privacy = privacy
@@ -135,7 +133,6 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         self.max_length = max_length
         self.vendor = vendor
         self.home = home
-        self.ca_cert = ca_cert
 
     def fit(self, X: Any, y: Any = None) -> Self:  # noqa: N803 - scikit-learn's names
         """Looks the model up; no text leaves.
@@ -183,7 +180,7 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         return np.array([f"embedding{number}" for number in range(self.width_)], dtype=object)
 
     def _client(self) -> Client:
-        return Client(self.vendor, home=self.home, ca_cert=self.ca_cert)
+        return Client(self.vendor, home=self.home)
 
     def __sklearn_tags__(self) -> Any:
         tags = super().__sklearn_tags__()

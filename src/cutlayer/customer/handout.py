@@ -102,8 +102,8 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
     _check_manifest(manifest, model)
     folder = home.archives / hashlib.sha256(manifest.model_dump_json().encode()).hexdigest()[:32]
     for number, file in enumerate(manifest.files):
-        fetch_file(gate, folder, file, routes.ARCHIVE_FILE, where)
-        progress.update("fetch bottom", number + 1, len(manifest.files))
+        if fetch_file(gate, folder, file, routes.ARCHIVE_FILE, where):
+            progress.update("fetch bottom", number + 1, len(manifest.files))
     archive = read_archive(folder)
     given = archive.manifest
     if (given.cut, given.family, given.fingerprint, given.vocab_size) != (
@@ -118,8 +118,8 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
     return archive
 
 
-def fetch_file(gate: Gate, folder: Path, file: ArchiveFile, route: Route, where: Mapping[str, str | int]) -> Path:
-    """A file of what a vendor hands out: the one that is here where it is whole, else fetched and checked.
+def fetch_file(gate: Gate, folder: Path, file: ArchiveFile, route: Route, where: Mapping[str, str | int]) -> bool:
+    """Fetches and checks a file of what a vendor hands out, unless it is here whole; returns whether it was fetched.
 
     Args:
         gate: The door.
@@ -132,15 +132,16 @@ def fetch_file(gate: Gate, folder: Path, file: ArchiveFile, route: Route, where:
         StorageError: It does not have its checksum, or cannot be written.
     """
     path = safe_path(folder, file.name)
-    if not path.exists() or _digest(path) != file.sha256:
-        content = gate.send(route, {**where, "file": file.name}, size=file.size).raw
-        if hashlib.sha256(content).hexdigest() != file.sha256:
-            raise StorageError(
-                f"File {file.name} does not have the checksum that its manifest states.",
-                remedy="Try again; if it stays so, ask the vendor.",
-            )
-        write_bytes(path, content)
-    return path
+    if path.exists() and _digest(path) == file.sha256:
+        return False
+    content = gate.send(route, {**where, "file": file.name}, size=file.size).raw
+    if hashlib.sha256(content).hexdigest() != file.sha256:
+        raise StorageError(
+            f"File {file.name} does not have the checksum that its manifest states.",
+            remedy="Try again; if it stays so, ask the vendor.",
+        )
+    write_bytes(path, content)
+    return True
 
 
 def _check_manifest(manifest: ArchiveManifest, model: ModelInfo) -> None:

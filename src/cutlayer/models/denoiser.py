@@ -68,7 +68,7 @@ class Denoiser(nn.Module, ABC):
 
     @abstractmethod
     def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
-        """The same of numbers of about size 1, 0 at padding."""
+        """The same, `[batch, width]`, of numbers of about size 1, 0 at padding."""
 
     def draw(self, seed: int) -> None:
         """Draws all weights, in place; public, and the same on every machine."""

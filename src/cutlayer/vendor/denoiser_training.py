@@ -206,7 +206,7 @@ class Batch:
     mask: Tensor
 
     def denoised(self, denoiser: Denoiser, *, noisy: Tensor | None = None) -> Tensor:
-        """What a denoiser makes of it, perhaps of another embedding than the noisy one."""
+        """What a denoiser makes of it, `[texts, width]`, perhaps of other embeddings `[texts, width]` than `noisy`."""
         found: Tensor = denoiser(self.noisy if noisy is None else noisy, self.rows, self.noise, self.mask)
         return found
 

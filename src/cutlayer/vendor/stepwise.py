@@ -55,7 +55,7 @@ class Stepwise:
         """Takes all steps that are left; returns the losses of all.
 
         Args:
-            loss_of: The loss of a step, counted from 0.
+            loss_of: The loss `[]` of a step, counted from 0.
             on_step: Told of each.
         """
         losses = self._resume()

@@ -157,8 +157,7 @@ class ModelInfo(Message):
     max_tail: Count | None
     """The deepest tail that the vendor hands out; null where it hands out none, as of an encoder."""
     parameters: Count
-    quantization: Literal["nf4"] | None = None
-    """The type that linear maps of the vendor's blocks are kept in; null for the checkpoint's own numbers."""
+    quantization: Literal["nf4"] | None = None  # of linear maps of the vendor's blocks; null: the checkpoint's own
     warmed_for: WarmedFor | None = None
     embedding: EmbeddingSpec
 
