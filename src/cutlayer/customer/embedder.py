@@ -95,8 +95,8 @@ class Embedder:
 class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[misc]  # scikit-learn has no types
     """Embeddings as a step of a scikit-learn pipeline: a list or a column of texts in, their embeddings out.
 
-    The key is taken from `CUTLAYER_API_KEY` whenever the vendor is asked (a certificate from `CUTLAYER_CA_CERT`), and is
-    in no parameter: neither `repr` nor a pickle has it, nor the connection.
+    The key is taken from `CUTLAYER_API_KEY` whenever the vendor is asked (a certificate from `CUTLAYER_CA_CERT`),
+    and is in no parameter: neither `repr` nor a pickle has it, nor the connection.
 
     Args:
         eta: Noise per token; this or `privacy` must be given.
