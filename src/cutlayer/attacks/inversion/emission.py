@@ -7,6 +7,7 @@ clipped or not; of rows behind blocks a map learnt from public text.
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -18,6 +19,10 @@ from cutlayer.attacks.inversion.channel import Channel, ExponentialChannel
 _QUERIES = 1024
 _NEWTON = 6
 """Steps to the peak: its place is then known to the last digits for any noise that hides anything."""
+_LENGTHS = 48
+"""Of a shortened row, at which another mechanism's density is added up."""
+_LENGTHS_REACH = 3.0
+"""The longest of them, in mean norms of the noise."""
 _SURE = 50.0
 """ln of how much more probable a token is that was released as it is than any other."""
 
@@ -109,6 +114,19 @@ class Unchanged:
         return torch.where(ids == observed[:, None], 0.0, -_SURE).double()
 
 
+@dataclass(frozen=True)
+class Stated:
+    """What a mechanism states of its noise, where that is no d_chi noise.
+
+    Attributes:
+        log_density: `[...]` float64 of noise `[..., width]`.
+        length: The noise's mean norm, by which candidates are chosen as if it were d_chi noise.
+    """
+
+    log_density: Callable[[Tensor], Tensor]
+    length: float
+
+
 class NoisyRows:
     """Rows y = e_w + n of the table with noise of density ∝ exp(-eta ‖n‖), perhaps shortened to a largest norm.
 
@@ -125,6 +143,7 @@ class NoisyRows:
     Args:
         table: `[vocab, width]`.
         eta: The mechanism's parameter.
+        stated: The density of other noise than d_chi noise; rows that were shortened have its sum over lengths.
         clip: The largest norm; `None` where rows are not shortened.
         unigram: `[vocab]` float64, ln of how often each token stands.
         sources: `[k]` int64, tokens that a text may have.
@@ -142,9 +161,12 @@ class NoisyRows:
         unigram: Tensor,
         sources: Tensor,
         spread: float = 0.0,
+        stated: Stated | None = None,
     ) -> None:
         self._table = table.detach().float()
         self._spread = spread
+        self._stated = stated
+        eta = eta if stated is None else table.shape[1] / stated.length
         self._eta = eta
         self._clip = clip
         self._sources = sources
@@ -170,6 +192,9 @@ class NoisyRows:
         for part, tried in zip(observed.split(_QUERIES), ids.split(_QUERIES), strict=True):
             rows, table = part.double(), self._table[tried].double()
             length = rows.norm(dim=1, keepdim=True)
+            if self._stated is not None:
+                found.append(self._by_density(self._stated, rows, table, length))
+                continue
             score = self._of_distance((rows[:, None] - table).norm(dim=2), rows.shape[1])
             if self._clip is not None:
                 along = (table @ (rows / length.clamp(min=1e-12))[:, :, None])[:, :, 0]
@@ -179,6 +204,22 @@ class NoisyRows:
                 score = torch.where(on_sphere, self._shortened(along, across, rows.shape[1]), score)
             found.append(score)
         return torch.cat(found)
+
+    def _by_density(self, stated: Stated, rows: Tensor, table: Tensor, length: Tensor) -> Tensor:
+        """ln of a stated density; of a row on the sphere, its sum over the lengths that the row may have had."""
+        score = stated.log_density(rows[:, None] - table)
+        if self._clip is None:
+            return score
+        shortened = (length >= self._clip * (1 - 2.0**-7))[:, 0]
+        if bool(shortened.any()):
+            some, tried = rows[shortened] / length[shortened], table[shortened]
+            longest = max(_LENGTHS_REACH * stated.length, 2 * self._clip)
+            radii = torch.logspace(math.log10(self._clip), math.log10(longest), _LENGTHS, dtype=torch.float64)
+            each = [
+                stated.log_density(radius * some[:, None] - tried) + rows.shape[1] * radius.log() for radius in radii
+            ]
+            score[shortened] = torch.stack(each).logsumexp(0)  # dr = r d(ln r): the radii's steps are alike
+        return score
 
     def _of_distance(self, distance: Tensor, width: int) -> Tensor:
         """ln of the density of noise of this length, up to a constant."""

@@ -28,12 +28,12 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.content import content_tokens, single_texts
 from cutlayer.attacks.inversion.channel import Channel, ExponentialChannel, Pairs, draw_ids
 from cutlayer.attacks.inversion.decoding import decode
-from cutlayer.attacks.inversion.emission import Candidates, Emission, NoisyRows, Released, Unchanged
+from cutlayer.attacks.inversion.emission import Candidates, Emission, NoisyRows, Released, Stated, Unchanged
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need, Noise, PublicText
 from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
-from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.mechanisms import DChi, Mechanism, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows
 
@@ -285,9 +285,9 @@ def _fit(
         return PosteriorReader(Unchanged(), Bigram(texts, allowed=known), Tuned.untried(), spec.candidates, rounded)
     if noise.privacy.place is Place.ACTIVATIONS:
         raise Inapplicable("Noise was added behind the bottom, where no row is a token's.")
-    if mechanism == "vector" and noise.privacy.noise != DChi.name:
+    if mechanism == "vector" and noise.privacy.noise != DChi.name and noise.privacy.cti is not None:
         raise Inapplicable(
-            f"It reads noisy rows by the likelihood of d_chi noise, and theirs is {noise.privacy.noise}."
+            f"Where eta depends on the token it knows the density of d_chi noise alone, not of {noise.privacy.noise}."
         )
     draw = _draw_rows if mechanism == "vector" else _draw_released
     drawing = partial(draw, search=search, noise=noise, spec=spec)
@@ -366,16 +366,30 @@ def _draw_rows(
     rng = np.random.Generator(np.random.PCG64(spec.seed))
     table, eta = search.table, noise.privacy.eta
     etas = _etas(ids, noise=noise, rng=rng).numpy()
-    rows = noisy_rows(table[ids], DChi().noise(etas=etas, width=table.shape[1], rng=rng), on_lattice=False)
+    mechanism = find_mechanism(noise.privacy.noise)
+    drawn = mechanism.noise(etas=etas, width=table.shape[1], rng=rng)
+    rows = noisy_rows(table[ids], drawn, on_lattice=False)
+    stated = None
+    if not isinstance(mechanism, DChi):
+        stated = Stated(partial(_log_density, mechanism, eta), length=float(np.linalg.norm(drawn, axis=1).mean()))
     spread = 0.0 if noise.privacy.cti is None else _SPREAD if noise.etas is None else float(np.log(etas).std())
     clip = largest_norm(table, search.candidates) if noise.privacy.clipped else None
     if clip is not None:
         rows = clip_rows(rows, clip)
 
     def emission(prior: Bigram) -> Emission:
-        return NoisyRows(table, eta=eta, clip=clip, unigram=prior.unigram, sources=sources, spread=spread)
+        return NoisyRows(
+            table, eta=eta, stated=stated, clip=clip, unigram=prior.unigram, sources=sources, spread=spread
+        )
 
     return Drawn(rows.float(), search.nearest(rows), {math.inf: emission})
+
+
+def _log_density(mechanism: Mechanism, eta: float, noise: Tensor) -> Tensor:
+    """`[...]` float64: what a mechanism states of rows of noise `[..., width]`."""
+    rows = noise.reshape(-1, noise.shape[-1]).numpy()
+    found = mechanism.log_density(rows, etas=np.full(len(rows), eta))
+    return torch.from_numpy(found).reshape(noise.shape[:-1])
 
 
 def _etas(ids: Tensor, *, noise: Noise, rng: np.random.Generator) -> Tensor:

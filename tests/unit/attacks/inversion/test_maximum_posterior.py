@@ -24,11 +24,12 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.inversion.channel import Channel, Pairs, draw_ids
 from cutlayer.attacks.inversion.decoding import decode
-from cutlayer.attacks.inversion.emission import Candidates, NoisyRows
+from cutlayer.attacks.inversion.emission import Candidates, NoisyRows, Stated
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.simulate import simulate
 from cutlayer.core import Cut, Place, Ragged, Tokens
 from cutlayer.privacy import CtiSpec, DChi, TextToText, Vector
+from cutlayer.privacy.mechanisms.snd_code import SndCode
 from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction
@@ -300,8 +301,48 @@ def test_it_knows_whose_noise_is_drawn(tmp_path):
             reader = MaximumPosterior(SPEC).reader(knowledge(Noise(TextToText(eta=ETA, noise=noise))), rows=False)
             assert read[0] <= reader.tuned.as_released <= read[1], noise
         rows = knowledge(Noise(Vector(eta=ETA, noise="faint")))
-        with pytest.raises(Inapplicable, match="likelihood of d_chi noise, and theirs is faint"):
+        assert MaximumPosterior(SPEC).reader(rows, rows=True).tuned.read > 0.99
+        rows = knowledge(Noise(Vector(eta=ETA, noise="faint", cti=CtiSpec())))
+        with pytest.raises(Inapplicable, match="d_chi noise alone, not of faint"):
             MaximumPosterior(SPEC).reader(rows, rows=True)
+
+
+@pytest.mark.parametrize("clip", [None, 1.0])
+def test_the_density_of_other_noise(clip):
+    """Against the integral over all lengths that a shortened row may have had."""
+    eta, noise = 4.0, SndCode()
+
+    def log_density(rows):
+        flat = rows.reshape(-1, WIDTH).numpy()
+        return torch.from_numpy(noise.log_density(flat, etas=np.full(len(flat), eta))).reshape(rows.shape[:-1])
+
+    drawn = noise.noise(etas=np.full(3, eta), width=WIDTH, rng=rng(1))
+    emission = NoisyRows(
+        TABLE, eta=eta, stated=Stated(log_density, length=float(np.linalg.norm(drawn, axis=1).mean())), clip=clip,
+        unigram=torch.zeros(VOCAB).double(), sources=torch.arange(VOCAB),
+    )  # fmt: skip
+    rows = TABLE[[20, 33, 90]].double() + torch.from_numpy(drawn)
+    if clip is not None:
+        rows *= clip / rows.norm(dim=1, keepdim=True)
+    ids = torch.arange(VOCAB).expand(3, VOCAB)
+    told = emission.scores(rows.float(), ids)
+    if clip is None:
+        exact = log_density(rows[:, None] - TABLE.double())
+    else:
+        lengths = torch.linspace(clip, 60, 4000).double()
+        along = torch.stack([log_density(length * rows[:, None] - TABLE.double()) for length in lengths])
+        exact = (along + (WIDTH - 1) * lengths.log()[:, None, None]).logsumexp(0)
+    told, exact = (each - each.logsumexp(1, keepdim=True) for each in (told, exact))
+    assert float((told - exact)[exact > -6].abs().max()) < (1e-3 if clip is None else 0.05)
+
+
+@pytest.mark.parametrize("clip", [False, True])
+def test_rows_of_the_released_samplers_noise_are_read_by_its_density(clip):
+    known = knowledge(Noise(Vector(eta=4.0, noise="snd-code", clip=clip)))
+    shown, truth = transcript(simulate(TEXTS, known, rows=torch.float32, rng=rng(4)))
+    naive = measure("nearest-neighbour", shown, knowledge=known, truth=truth)
+    assert isinstance(naive, Measured)
+    assert truth.score(MaximumPosterior(SPEC)(View(shown, known))).success.value > naive.success.value + 0.1
 
 
 @pytest.mark.parametrize(
