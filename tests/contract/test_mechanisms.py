@@ -28,6 +28,7 @@ from cutlayer.privacy import (
     Vector,
     build_privatizer,
 )
+from cutlayer.privacy.mechanisms.mechanism import least_width_of, norm_of
 from cutlayer.privacy.mechanisms.snd_code import SndCode, log_survival
 from cutlayer.privacy.randomness import Streams
 from cutlayer.privacy.replacement import Exponential
@@ -145,7 +146,7 @@ def test_other_scales_are_caught_at_each_width(factor: float, width: int) -> Non
 @pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
 @pytest.mark.parametrize("width", LOSS_WIDTHS)
 def test_no_event_shows_more_than_eta_times_distance(mechanism: Mechanism, width: int) -> None:
-    if width < mechanism.least_width:
+    if width < least_width_of(mechanism):
         with pytest.raises(ConfigError, match="width"):
             mechanism.noise(etas=np.ones(1), width=width, rng=stream(1))
         return
@@ -342,10 +343,10 @@ def test_what_is_replaced_must_fall(shares: tuple[float, ...], passed: bool | No
 def test_density_ratio_is_bounded_by_the_claim(
     mechanism: Mechanism, eta: float, width: int, seed: int, distance: float
 ) -> None:
-    rng, width = stream(seed), max(width, mechanism.least_width)
+    rng, width = stream(seed), max(width, least_width_of(mechanism))
     outputs = mechanism.noise(etas=np.full(8, eta), width=width, rng=rng)
     shift = rng.standard_normal(width)
-    shift *= distance / np.linalg.norm(shift, ord=mechanism.norm)
+    shift *= distance / np.linalg.norm(shift, ord=norm_of(mechanism))
     etas = np.full(8, eta)
     ratio = mechanism.log_density(outputs, etas=etas) - mechanism.log_density(outputs + shift, etas=etas)
     claim = mechanism.guarantee(eta=eta, space="table x", per="token")

@@ -8,9 +8,10 @@ if TYPE_CHECKING:
     from cutlayer.customer.account import Account
     from cutlayer.customer.client import Client
     from cutlayer.customer.columns import DataSpec
-    from cutlayer.customer.embedder import Embedder, EmbeddingTransformer
+    from cutlayer.customer.embedder import Embedder
     from cutlayer.customer.entities import Protected
     from cutlayer.customer.entity_map import EntityMap
+    from cutlayer.customer.estimators import EmbeddingTransformer
     from cutlayer.customer.gate import Gate
     from cutlayer.customer.home import Home, default_home
     from cutlayer.customer.preview import Draw, Preview, PreviewStream

@@ -32,8 +32,6 @@ class DChi:
     """
 
     name = D_CHI
-    norm = 2
-    least_width = 1
 
     def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """Independent noise, one row per token; see `Mechanism.noise`.

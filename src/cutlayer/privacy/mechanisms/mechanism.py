@@ -22,22 +22,13 @@ class Mechanism(Protocol):
 
     The noise and the claim about it are one object, so that neither can be changed without the
     other. `tests/contract/test_mechanisms.py` runs over every registered mechanism, and
-    `cutlayer conformance` over any, a plug-in included.
+    `cutlayer conformance` over any, a plug-in included. A mechanism whose promise is in L1 distances has a `norm` of 1,
+    one that promises nothing of narrow rows a `least_width`.
     """
 
     @property
     def name(self) -> str:
         """Its name in the registry, in ledgers and reports."""
-        ...
-
-    @property
-    def norm(self) -> int:
-        """The norm of the distances in its promise: 1 or 2."""
-        ...
-
-    @property
-    def least_width(self) -> int:
-        """Coordinates of a row at least: with fewer it promises nothing."""
         ...
 
     def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
@@ -68,6 +59,16 @@ class Mechanism(Protocol):
             per: What one eta covers: `token` or `row`.
         """
         ...
+
+
+def norm_of(mechanism: Mechanism) -> int:
+    """The norm of the distances in a mechanism's promise: 2, unless it has a `norm` of 1."""
+    return int(getattr(mechanism, "norm", 2))
+
+
+def least_width_of(mechanism: Mechanism) -> int:
+    """Coordinates of a row at least: with fewer than its `least_width` a mechanism promises nothing."""
+    return int(getattr(mechanism, "least_width", 1))
 
 
 MECHANISMS: Registry[Mechanism] = Registry(

@@ -10,7 +10,7 @@ import numpy as np
 
 from cutlayer.core import ConfigError, CutlayerError, Fault, Guarantee
 from cutlayer.privacy.mechanisms.dchi import LARGEST_RADIUS
-from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Mechanism, Rng
+from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Mechanism, Rng, least_width_of, norm_of
 from cutlayer.privacy.randomness import Streams
 
 _METHODS = ("noise", "log_density", "guarantee")
@@ -46,8 +46,7 @@ class PluggedIn:
         self.name = name
         self.origin = origin
         self._part: Any = part
-        self.norm = int(getattr(part, "norm", 2))
-        self.least_width = int(getattr(part, "least_width", 1))
+        self.norm, self.least_width = norm_of(part), least_width_of(part)
 
     def noise(self, *, etas: Float64, width: int, rng: Rng) -> Float64:
         """The plug-in's noise, looked at; see `Mechanism.noise`. Of streams, row by row.

@@ -30,7 +30,7 @@ from cutlayer.privacy.cti import NO_GUARANTEE, UtilityImportance
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.layout import TextMajor
 from cutlayer.privacy.mechanisms import DChi, PluggedIn, find_mechanism
-from cutlayer.privacy.mechanisms.mechanism import Float64
+from cutlayer.privacy.mechanisms.mechanism import Float64, norm_of
 from cutlayer.privacy.neighbours import QUERY_BLOCK
 from cutlayer.privacy.privatizers.naming import Named, NamedText, Source, sources_of
 from cutlayer.privacy.privatizers.space import Space
@@ -130,7 +130,7 @@ class Privatizer(ABC):
         # times a plug-in's budget it would read as a worst case that somebody has verified
         if self.measured is None or not self.guarantee.verified:
             return None
-        return largest_distance(self.measured, self.mechanism.norm)
+        return largest_distance(self.measured, norm_of(self.mechanism))
 
     @property
     def measured(self) -> Tensor | None:

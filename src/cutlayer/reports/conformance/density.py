@@ -13,7 +13,7 @@ from scipy import integrate, stats
 
 from cutlayer.core import Claim, ConfigError
 from cutlayer.privacy.mechanisms import DChi, Mechanism
-from cutlayer.privacy.mechanisms.mechanism import Float64
+from cutlayer.privacy.mechanisms.mechanism import Float64, norm_of
 from cutlayer.reports.conformance.check import ConformanceCheck, Tested, verdict, without_meaning
 from cutlayer.reports.conformance.draws import Draws
 
@@ -249,7 +249,7 @@ def check_ratio(
             stated = Stated(mechanism, width, eta)
             noise = mechanism.noise(etas=np.full(256, eta), width=width, rng=rng)
             distance = np.exp(rng.uniform(math.log(1e-2), math.log(1e2), len(noise)))[:, None] / claim.budget
-            for shift in _shifts(noise, rng, norm=mechanism.norm):
+            for shift in _shifts(noise, rng, norm=norm_of(mechanism)):
                 here, there = stated.log_density(noise), stated.log_density(noise + distance * shift)
                 largest = float((_change(here, there) / (claim.budget * distance[:, 0])).max())
                 points += len(noise)

@@ -11,6 +11,7 @@ from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Progress, Silent
 from cutlayer.privacy import PluggedIn
 from cutlayer.privacy.mechanisms import Mechanism
+from cutlayer.privacy.mechanisms.mechanism import least_width_of
 from cutlayer.reports.conformance.check import Conformance, ConformanceCheck, Replacement
 from cutlayer.reports.conformance.density import check_density, check_normaliser, check_ratio
 from cutlayer.reports.conformance.distribution import (
@@ -66,9 +67,10 @@ def check_mechanism(
         ConfigError: Too few samples, no eta or width, or the mechanism refuses what it is asked for.
     """
     _check_arguments(etas, widths, samples)
-    widths = [width for width in widths if width >= mechanism.least_width]
+    least = least_width_of(mechanism)
+    widths = [width for width in widths if width >= least]
     if not widths:
-        raise ConfigError([Fault("width", 1, f"must be at least {mechanism.least_width} for noise {mechanism.name}")])
+        raise ConfigError([Fault("width", 1, f"must be at least {least} for noise {mechanism.name}")])
     lost = LOSS_FACTOR * samples if loss_samples is None else loss_samples
     draws = [Draws.of(mechanism, width=width, etas=etas, samples=samples, rng=rng) for width in widths]
     curve: list[Replacement] = []

@@ -15,7 +15,7 @@ from scipy import stats
 
 from cutlayer.core import Claim
 from cutlayer.privacy.mechanisms import LATTICE, Mechanism
-from cutlayer.privacy.mechanisms.mechanism import Float64
+from cutlayer.privacy.mechanisms.mechanism import Float64, least_width_of, norm_of
 from cutlayer.reports.conformance.check import ALPHA, ConformanceCheck, without_meaning
 from cutlayer.reports.conformance.density import Stated
 from cutlayer.reports.conformance.draws import Draws
@@ -51,9 +51,9 @@ def check_privacy_loss(
     if not samples:
         return without_meaning(name, asks, "It was not asked.")
     best: dict[int, float] = {}
-    widths = [width for width in widths if width >= mechanism.least_width]
+    widths = [width for width in widths if width >= least_width_of(mechanism)]
     for width in widths:
-        steps = _steps(width, 1 / claim.budget, norm=mechanism.norm)
+        steps = _steps(width, 1 / claim.budget, norm=norm_of(mechanism))
         for step in steps:
             here, there = (
                 Draws.of(mechanism, width=width, etas=[1.0], samples=samples, rng=rng).noise + shift
