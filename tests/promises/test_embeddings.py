@@ -156,6 +156,7 @@ def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_pat
     [
         ([("a", "b")], {}, DataError, "single texts"),
         (["w1", "", "w2"], {}, DataError, "1 of 3 texts have no token; the first is text 2"),
+        (["w1", 3], {}, DataError, "Text 2 is of type int"),
         (["w1"], {"privacy": TextToText(eta=6, cti=CtiSpec())}, ConfigError, "cti"),
         (["w1 w2 w3"], {"eta": 6, "privacy_budget": 5.0}, BudgetError, "budget"),
         (["w1"], {"eta": math.inf, "privacy_budget": 5.0}, BudgetError, "budget of 5"),
@@ -171,6 +172,12 @@ def test_bad_input_is_refused_before_a_text_leaves(
         with pytest.raises(error, match=said):
             client.embed(texts, denoiser="none", progress=None, **given)
         assert not any(entry.texts for entry in client.ledger.frames())
+
+
+def test_no_texts_have_no_embeddings(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        found = client.embed([], eta=6, denoiser="none", progress=None)
+    assert (found.values.shape, found.sent, found.uplink_bytes) == ((0, 32), 0, 0)
 
 
 def test_long_texts_lose_their_end_and_are_counted(data_dir: Path, api_key: str, tmp_path: Path) -> None:

@@ -68,7 +68,7 @@ def test_it_names_columns_and_takes_them_from_tables() -> None:
 
 @pytest.mark.parametrize(
     ("given", "said"),
-    [([["a", "b"]], r"shape \[1, 2\]"), ("a text", "a list or one column"), (["a", 3], "Text 2 is a int")],
+    [([["a", "b"]], r"shape \[1, 2\]"), ("a text", "a list or one column"), (["a", 3], "Text 2 is of type int")],
 )
 def test_what_is_no_column_of_texts_is_refused(given: Any, said: str) -> None:
     with pytest.raises(DataError, match=said):

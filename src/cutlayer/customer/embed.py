@@ -147,7 +147,7 @@ def embed(
     )
     # other texts of one length leave in an order that tells nothing of the file's
     secret = noise_secret(connection.home, spec.unsafe_noise_seed)
-    order = torch.tensor(Order(secret, f"embed/{offer.model.name}").of(dataset.texts))
+    order = torch.tensor(Order(secret, f"embed/{offer.model.name}").of(dataset.texts), dtype=torch.int64)
     order = order[tokens.segments[0].lengths[order].argsort(stable=True)]
     session.link = link = _Kept(gate, offer.model, connection.home.vault, spec)
     group = None

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import cast
 
+from cutlayer.core import DataError
 from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.settings import Objective
 from cutlayer.data import Dataset, Table, is_table, read_dataset, read_fact_pairs
@@ -47,17 +48,34 @@ def read_source(
     )
 
 
+def _row(given: object, number: int) -> tuple[str, ...]:
+    """A text, or a pair of texts, as a row.
+
+    Raises:
+        DataError: It is neither.
+    """
+    row = (given,) if isinstance(given, str) else given
+    if not isinstance(row, Sequence) or not all(isinstance(text, str) for text in row):
+        raise DataError(
+            f"Text {number} is of type {type(given).__name__}.", remedy="Give strings, or pairs of strings."
+        )
+    return tuple(row)
+
+
 def read_texts(source: Texts, data: DataSpec) -> Dataset:
     """Texts to ask about.
 
     Args:
         source: Where they come from.
         data: Which columns they stand in.
+
+    Raises:
+        DataError: One is no text and no pair, or the file cannot be read.
     """
     if isinstance(source, Dataset):
         return source
     if not isinstance(source, str | Path) and not is_table(source) and isinstance(source, Iterable):
-        return Dataset(tuple((text,) if isinstance(text, str) else tuple(text) for text in source))
+        return Dataset(tuple(_row(text, number) for number, text in enumerate(source, start=1)))
     return read_dataset(
         cast("str | Path | Table", source), text_column=data.text_column, text_pair_column=data.text_pair_column
     )
