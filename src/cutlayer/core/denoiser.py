@@ -43,7 +43,7 @@ class PaperDenoiserSpec(DenoiserSpec):
         d_kv: Width of a head.
         n_head: Heads.
         layers: Layers.
-        placed: Whether rows are told where they stand and what they are; the paper's equations do not say.
+        placed: Whether position and type embeddings are added to the rows; the paper's equations have none.
 
     Ref: SnD, eq. (6) to (9), Table 8.
     """

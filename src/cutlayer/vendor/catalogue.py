@@ -231,17 +231,13 @@ class Catalogue:
         """What makes embeddings of a model's texts, cut where nothing but the table is the customer's."""
         key = name, cut.slug
         if key not in self._embeddings:
-            info = self.card(name).info
-            head = Head.CLASSIFICATION if info.max_tail is None else Head.LANGUAGE
-            top = cut_up(self._model(name, head), cut, head=False).top
-            self._embeddings[key] = Embeddings(top, info.embedding)
+            top = cut_up(self._base(name), cut, head=False).top
+            self._embeddings[key] = Embeddings(top, self.card(name).info.embedding)
         return self._embeddings[key]
 
     def table(self, name: str) -> Tensor:
         """A model's token-embedding table, `[vocabulary, width]`, as customers have it at cut 0."""
-        info = self.card(name).info
-        head = Head.CLASSIFICATION if info.max_tail is None else Head.LANGUAGE
-        return embedding_table(self._model(name, head))
+        return embedding_table(self._base(name))
 
     def tail(self, name: str, cut: Cut) -> Tail:
         """A decoder's final norm and head, as customers are handed them.
@@ -317,6 +313,11 @@ class Catalogue:
         """
         classifies = cut.tail is None and self.card(name).target_template is None
         return Head.CLASSIFICATION if classifies else Head.LANGUAGE
+
+    def _base(self, name: str) -> PreTrainedModel:
+        """The model with whichever head its kind has, for what is read below its head."""
+        info = self.card(name).info
+        return self._model(name, Head.CLASSIFICATION if info.max_tail is None else Head.LANGUAGE)
 
     def _model(self, name: str, head: Head) -> PreTrainedModel:
         """The model with a head; all its heads stand on one base."""

@@ -17,6 +17,23 @@ ROUNDED: Final = "Holds up to the precision of the fp64 sampler, whose sums are 
 """Of noise that is added; what draws without any says how exact that is."""
 
 
+def check_etas(etas: Float64, *, smallest: float, width: int) -> None:
+    """Refuses etas, shape `[tokens]`, whose noise would drown the lattice, or that are no positive finite numbers.
+
+    Raises:
+        ConfigError: One is below `smallest`, or is not finite.
+    """
+    if not np.all(np.isfinite(etas) & (etas >= smallest)):
+        raise ConfigError(
+            [
+                Fault(
+                    "eta", float(np.min(etas)), f"must be finite and at least {smallest:.3g} for rows of width {width}"
+                )
+            ],
+            remedy="Choose a larger eta; below this the noise is beyond the precision of the generator.",
+        )
+
+
 class DChi:
     """Noise of density p(n) ∝ exp(-eta ‖n‖₂) in `width` dimensions.
 
@@ -40,18 +57,7 @@ class DChi:
             ConfigError: An eta is not a positive finite number, or so small that the noise would
                 drown the lattice.
         """
-        smallest = width / LARGEST_RADIUS
-        if not np.all(np.isfinite(etas) & (etas >= smallest)):
-            raise ConfigError(
-                [
-                    Fault(
-                        "eta",
-                        float(np.min(etas)),
-                        f"must be finite and at least {smallest:.3g} for rows of width {width}",
-                    )
-                ],
-                remedy="Choose a larger eta; below this the noise is beyond the precision of the generator.",
-            )
+        check_etas(etas, smallest=width / LARGEST_RADIUS, width=width)
         radius = rng.standard_gamma(width, size=len(etas)) / etas
         direction = rng.standard_normal((len(etas), width))
         norm = np.sqrt(np.einsum("td,td->t", direction, direction))

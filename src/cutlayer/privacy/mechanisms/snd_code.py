@@ -9,7 +9,7 @@ import numpy as np
 from scipy import special
 
 from cutlayer.core import Claim, ConfigError, Fault, Guarantee
-from cutlayer.privacy.mechanisms.dchi import LARGEST_RADIUS, ROUNDED
+from cutlayer.privacy.mechanisms.dchi import LARGEST_RADIUS, ROUNDED, check_etas
 from cutlayer.privacy.mechanisms.mechanism import MECHANISMS, Float64, Rng
 
 SND_CODE: Final = "snd-code"
@@ -45,18 +45,7 @@ class SndCode:
         """
         if width < self.least_width:
             raise ConfigError([Fault("width", width, f"must be at least {self.least_width} for noise {self.name}")])
-        smallest = width * math.sqrt(width) / LARGEST_RADIUS
-        if not np.all(np.isfinite(etas) & (etas >= smallest)):
-            raise ConfigError(
-                [
-                    Fault(
-                        "eta",
-                        float(np.min(etas)),
-                        f"must be finite and at least {smallest:.3g} for rows of width {width}",
-                    )
-                ],
-                remedy="Choose a larger eta; below this the noise is beyond the precision of the generator.",
-            )
+        check_etas(etas, smallest=width * math.sqrt(width) / LARGEST_RADIUS, width=width)
         drawn = np.empty((len(etas), width))
         for coordinate in range(width):
             drawn[:, coordinate] = rng.standard_gamma(width, size=len(etas)) / etas
