@@ -78,11 +78,17 @@ def byte_ends(texts: list[str]) -> Ragged:
 
 
 def space(
-    candidates: str = "category", *, chosen: tuple[str, ...] = ("noun", "verb"), without: str = "", **given: Any
+    candidates: str = "category",
+    *,
+    chosen: tuple[str, ...] = ("noun", "verb"),
+    without: str = "",
+    members: list[list[str]] | None = None,
+    **given: Any,
 ) -> WordSpace:
     constrained = candidates == "category"
     own = [[word for word in TAGS.get(name, NOUNS) if word != without] for name in chosen]
-    members = own if constrained else [sorted({word for group in own for word in group})]
+    if members is None:
+        members = own if constrained else [sorted({word for group in own for word in group})]
     made = {"embed": embed, "unit": "t", "fingerprint": "tagger"} | given
     return WordSpace(members, Grouping.of(chosen, constrained=constrained), **made)
 

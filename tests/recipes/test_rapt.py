@@ -17,8 +17,9 @@ from cutlayer.data import load_tagger
 from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes import RECIPES, grammar_cells
 from cutlayer.recipes.grammar_cells import GrammarCell, Kept, category_minus_all, tags_that_stay
-from cutlayer.recipes.lab import Lab, Model
+from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.measures.sentence_similarity import sentence_embeddings, similarities
+from cutlayer.recipes.model import Model
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.paired import EQUAL, GAINED
 from cutlayer.recipes.rapt import PAPER, RECIPE, Choice, Scale, _utility

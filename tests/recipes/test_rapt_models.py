@@ -13,8 +13,9 @@ from cutlayer.customer import Client, Silent
 from cutlayer.models import load_adapter, load_tokenizer, split
 from cutlayer.recipes import RECIPES, fact_writing
 from cutlayer.recipes.fact_writing import FactCell
-from cutlayer.recipes.lab import Lab, Model
+from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.measures.bleu import bleu_counts, bleu_gain, corpus_bleu
+from cutlayer.recipes.model import Model
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.rapt import PAPER, RECIPE, _utility
 from cutlayer.recipes.rapt_utility import exceptions, table_4

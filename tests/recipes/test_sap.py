@@ -14,10 +14,11 @@ from cutlayer.core import ConfigError, DataError, Deviation, Proportion, Stopped
 from cutlayer.customer import Silent, TrainBottom
 from cutlayer.recipes import RECIPES, sap
 from cutlayer.recipes.figures import Figure
-from cutlayer.recipes.lab import Lab, Model
+from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.measures import bottom_depth
 from cutlayer.recipes.measures.bottom_depth import STRONGEST, best_within, share_handed_out
 from cutlayer.recipes.measures.trade_off import place_of
+from cutlayer.recipes.model import Model
 from cutlayer.recipes.options import RecipeOptions, Size, data_folder
 from cutlayer.recipes.sap import PAPER, RECIPE, STEERED
 from cutlayer.recipes.stated import differing

@@ -54,15 +54,13 @@ class WordNumbers:
         self.privatizer = privatizer
         self._dictionary = reading.dictionary
         vocabulary = self._dictionary.vocabulary
-        members = zip(vocabulary.words.tolist(), vocabulary.groups.tolist(), strict=True)
         if beside is not None and beside._dictionary.vocabulary.fingerprint != vocabulary.fingerprint:
             raise ConfigError(
                 "Two runs drew words by other categories, candidates, vectors, taggers or vocabularies: words of the "
                 "one are none of the other.",
                 remedy="Audit them one by one.",
             )
-        own = {member: number for number, member in enumerate(members)}
-        self._numbers: dict[tuple[str, int], int] = own if beside is None else beside._numbers
+        self._numbers: dict[tuple[str, int], int] = dict(vocabulary.numbers) if beside is None else beside._numbers
         self.size = len(vocabulary.words)
         plain = privatizing.plain
         self._plain = None if plain is None else self.of(plain.names.flatten()).reshape(plain.names.shape)

@@ -9,6 +9,7 @@ Ref: SAP §4.3, eq. (3), (4).
 from __future__ import annotations
 
 from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Final
 
 import torch
@@ -24,6 +25,8 @@ _CANCELS: Final = 1e-4
 """Share of a row's own square, of which squared distances below lose digits to the difference of larger numbers."""
 CLEAR: Final = -1
 """The group of words that leave as they are."""
+ABSENT: Final = -1
+"""The number of a word that is not in the vocabulary."""
 
 
 def noisy_rows(rows: Tensor, noise: Float64 | Tensor, *, on_lattice: bool = True) -> Tensor:
@@ -82,6 +85,31 @@ def replacements(ids: Tensor, noise: Float64 | Tensor, search: NeighbourSearch, 
     """
     rows = noisy_rows(search.table[ids], noise, on_lattice=on_lattice)
     return search.nearest(rows, None if search.groups is None else search.groups[ids])
+
+
+@dataclass(frozen=True)
+class Replaceable:
+    """Tokens or words that are to be drawn: what a search is asked for, and what it returns where nothing changes.
+
+    Attributes:
+        search: Among what may come out.
+        rows: `[distinct, width]`, of each of them once.
+        own: `[distinct]` int64, by the search's numbers; `ABSENT` of a word that cannot come out.
+        groups: `[distinct]` int64.
+        of: `[n]` int64, which of them stands in each place.
+    """
+
+    search: NeighbourSearch
+    rows: Tensor
+    own: Tensor
+    groups: Tensor
+    of: Tensor
+
+    def changed(self, noise: Float64 | Tensor) -> int:
+        """How many become others by noise `[n, width]`. Nothing is released, so sums need not be on the lattice."""
+        rows = noisy_rows(self.rows[self.of], noise, on_lattice=False)
+        found = self.search.nearest(rows, None if self.search.groups is None else self.groups[self.of])
+        return int((found != self.own[self.of]).sum())
 
 
 class Exponential:

@@ -25,7 +25,7 @@ from cutlayer.core import ConfigError, PrivacyError, Ragged
 from cutlayer.privacy.context import Spellings
 from cutlayer.privacy.distances import table_fingerprint
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import CLEAR
+from cutlayer.privacy.replacement import ABSENT, CLEAR
 from cutlayer.privacy.spec import CATEGORIES
 
 
@@ -190,6 +190,16 @@ class WordSpace:
         digest = hashlib.sha256(f"{unit} {fingerprint} {table_fingerprint(self.table)}\n{listed}".encode())
         self.fingerprint = digest.hexdigest()
         """Names what draws follow from: vectors, and which of them may be released for which."""
+
+    @cached_property
+    def numbers(self) -> dict[tuple[str, int], int]:
+        """Of each word and its group the place in the vocabulary; not to be changed."""
+        members = zip(self.words.tolist(), self.groups.tolist(), strict=True)
+        return {member: number for number, member in enumerate(members)}
+
+    def number(self, form: str, group: int) -> int:
+        """Where a word of a group stands in the vocabulary; `ABSENT` of one that it does not have."""
+        return self.numbers.get((form, group), ABSENT)
 
     def vectors(self, words: Sequence[str]) -> Tensor:
         """`[n, width]`: vectors of any words, in lower case."""

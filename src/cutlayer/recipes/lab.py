@@ -7,48 +7,29 @@ import shutil
 import traceback
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import closing, contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import cache, cached_property
 from importlib import import_module
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from types import TracebackType
-from typing import Any, Generic, Self, TypeVar, cast, get_type_hints
+from typing import Any, Generic, Self, TypeVar, get_type_hints
 
 import torch
 from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict
 from torch import Tensor
-from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from cutlayer import vendor
 from cutlayer.attacks import PublicText
 from cutlayer.core import ConfigError, Cut, Fault, Spec, Stopped, StorageError, Tokens
 from cutlayer.core.executors import Executor, executor
 from cutlayer.customer import Client, Home, Progress, Silent
-from cutlayer.customer.defaults import PAPERS, Learner
 from cutlayer.customer.handout import local_archive
 from cutlayer.data import tokenise
-from cutlayer.models import (
-    Archive,
-    Bottom,
-    Family,
-    Head,
-    Kind,
-    Quantization,
-    Template,
-    block_list,
-    candidate_tokens,
-    family_of,
-    fingerprint,
-    load_classifier,
-    load_model,
-    load_tokenizer,
-    max_length,
-    split,
-)
-from cutlayer.privacy.neighbours import NeighbourSearch
+from cutlayer.models import Archive, Head, Quantization
 from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.model import Model
 from cutlayer.recipes.options import RecipeOptions
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.reports import Calibrated, CellStore, etas_for_shares
@@ -125,64 +106,6 @@ def _files(spec: BaseModel) -> Iterator[TextFile]:
             yield value
         elif isinstance(value, BaseModel):
             yield from _files(value)
-
-
-class Model:
-    """A model whose text is measured, loaded when it is first asked for.
-
-    Args:
-        source: An embedded model's name, a local folder or a hub id.
-        head: Which head it has.
-    """
-
-    def __init__(self, source: str, head: Head | None) -> None:
-        self.source = source
-        self.head = head
-
-    @cached_property
-    def whole(self) -> PreTrainedModel:
-        """The model; not to be changed."""
-        if self.head is Head.CLASSIFICATION:
-            return load_classifier(self.source)
-        return load_model(self.source, head=self.head)
-
-    @cached_property
-    def fingerprint(self) -> str:
-        return fingerprint(self.whole)
-
-    @cached_property
-    def family(self) -> Family:
-        return family_of(self.whole.config)
-
-    @cached_property
-    def blocks(self) -> int:
-        """How many blocks its first stack has."""
-        return len(block_list(self.whole, self.family.stacks[0]))
-
-    @cached_property
-    def tokenizer(self) -> PreTrainedTokenizerBase:
-        return load_tokenizer(self.source)
-
-    @cached_property
-    def limit(self) -> int | None:
-        """The most tokens of a text, if its positions end."""
-        return max_length(self.whole.config)
-
-    @cached_property
-    def template(self) -> Template:
-        return Template.from_tokenizer(self.tokenizer, max_length=self.limit)
-
-    @cached_property
-    def learner(self) -> Learner:
-        """What a classifier's default schedule depends on; as many texts as of SAP's, so that epochs are not more."""
-        drops_out = self.family.kind is not Kind.ENCODER_DECODER
-        return replace(PAPERS, width=self.whole.config.hidden_size, drops_out=drops_out)
-
-    @cached_property
-    def search(self) -> NeighbourSearch:
-        """The nearest rows of its token-embedding table."""
-        table = cast(Bottom, split(self.whole, Cut(bottom=0)).bottom).table.detach()
-        return NeighbourSearch(table, candidate_tokens(self.tokenizer, vocab_size=len(table)))
 
 
 class Calibration(Spec):
@@ -370,10 +293,10 @@ class Lab:
         store: CellStore[Cell, Any] = self._store(cell)
         found = store.get(cell)
         if found is None:
-            found = Calibration(points=tuple(etas_for_shares(tokens, model.search, cell.shares, seed=cell.seed)))
+            points = etas_for_shares(tokens.values, model.replacing, cell.shares, seed=cell.seed)
+            found = Calibration(points=tuple(points))
             store.put(cell, found)
-        points: tuple[Calibrated, ...] = found.points
-        return points
+        return tuple(found.points)
 
     # ------------------------------------------------------------ running
 

@@ -6,18 +6,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Final, Literal, TypeAlias
 
-import torch
-
-from cutlayer.attacks import Knowledge
-from cutlayer.core import Cut, Ragged, Spec, Tokens
+from cutlayer.core import Cut, Spec, Tokens
 from cutlayer.customer import FinetuneSpec
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import Privatizing, run_privatizing
 from cutlayer.customer.reading import WordReading
-from cutlayer.customer.recorded_words import WordNumbers
 from cutlayer.privacy import Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
-from cutlayer.privacy.replacement import drawn
 from cutlayer.recipes.lab import Lab
 from cutlayer.reports import Calibrated, etas_for_shares
 
@@ -106,18 +101,12 @@ class Replacement(Spec):
             tokens: Texts as names of words, as `reading` reads them.
             of_chosen: Whether shares are of the words that are drawn alone, else of all.
         """
-        numbers = WordNumbers(self._privatizing(lab, 1.0, seed=0, reading=self.reading(lab)))
-        numbered = tokens.with_values(numbers.of(tokens.values))
-        search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
-        if search is None:
-            raise TypeError("words have vectors")
+        privatizer, names = self.privatizer(lab, 1.0, seed=0), tokens.values
         if of_chosen:
-            chosen = numbered.values[drawn(numbered.values, search)]
-            numbered = Tokens((Ragged(chosen, torch.tensor([len(chosen)])),))
-        exponential = self.draw == "exponential"
+            names = names[privatizer.is_drawn(names)]
 
         def calibrated(share: float) -> Calibrated:
-            (point,) = etas_for_shares(numbered, search, [share], seed=_CALIBRATION_SEED, exponential=exponential)
+            (point,) = etas_for_shares(names, privatizer, [share], seed=_CALIBRATION_SEED)
             return point
 
         return calibrated

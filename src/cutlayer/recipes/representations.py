@@ -20,8 +20,9 @@ from cutlayer.data import UNCUT, Dataset
 from cutlayer.models import Kind, Top, load_adapter, principal_components, split
 from cutlayer.models.batches import padded_batches
 from cutlayer.models.cutting import block_list
-from cutlayer.recipes.lab import Cell, Lab, Model, Rows
+from cutlayer.recipes.lab import Cell, Lab, Rows
 from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.model import Model
 from cutlayer.recipes.training import splits
 from cutlayer.recipes.word_training import WordsTrained, WordTrainingCell
 

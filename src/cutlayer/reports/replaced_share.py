@@ -10,15 +10,16 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from copy import deepcopy
 from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault, Tokens
-from cutlayer.privacy.mechanisms import DChi
-from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import Exponential, drawn, replacements
+from cutlayer.core import ConfigError, Fault
+from cutlayer.privacy import Privatizer
+from cutlayer.privacy.replacement import Exponential
 
 SAMPLE_TOKENS = 2048
 _LOWEST, _HIGHEST = 1e-3, 1e6
@@ -42,30 +43,26 @@ class Calibrated:
     n: int
 
 
-def etas_for_shares(
-    tokens: Tokens, search: NeighbourSearch, shares: Sequence[float], *, seed: int, exponential: bool = False
-) -> list[Calibrated]:
-    """For each share, the eta at which privatization replaces about that share of tokens, or of words.
+def etas_for_shares(ids: Tensor, privatizer: Privatizer, shares: Sequence[float], *, seed: int) -> list[Calibrated]:
+    """For each share, the eta at which a privatizer replaces about that share of tokens, or of words.
 
     Nothing is released: the draws are forgotten, so they need not be secret and repeat with the seed.
 
     Args:
-        tokens: The texts' tokens, as ids; words by number (`customer.recorded_words.WordNumbers`).
-        search: Nearest neighbours in the model's table, or in that of words; with groups, those of group `CLEAR` leave
-            as they are.
+        ids: `[n]` int64, the texts' tokens, or names of their words.
+        privatizer: What would replace them; its own eta is not asked.
         shares: Shares of all tokens to replace, those that leave as they are among them, each between 0 and 1.
         seed: Which tokens are looked at, and their noise.
-        exponential: Whether they are drawn by the exponential mechanism, and not by noise.
 
     Raises:
-        ConfigError: A share that no eta gives, because a token that is no candidate is always replaced, and one that
-            leaves as it is never.
+        ConfigError: A privatizer that replaces no tokens; a share that no eta gives, because a token that is no
+            candidate is always replaced, and one that leaves as it is never.
     """
     allowed = "must lie between 0 and 1, both excluded"
     faults = [Fault("shares", share, allowed) for share in shares if not 0 < share < 1]
     if faults:
         raise ConfigError(faults)
-    probe = (_ExponentialProbe if exponential else _NoiseProbe)(tokens, search, seed)
+    probe = (_ExponentialProbe if privatizer.spec.exponential else _NoiseProbe)(ids, privatizer, seed)
     return [_bisect(probe, share) for share in shares]
 
 
@@ -77,14 +74,13 @@ class _Probe(ABC):
         drawn: The share of them that do not leave as they are.
     """
 
-    def __init__(self, tokens: Tokens, search: NeighbourSearch, seed: int) -> None:
+    def __init__(self, ids: Tensor, privatizer: Privatizer, seed: int) -> None:
         self._rng = np.random.Generator(np.random.PCG64(seed))
-        ids = torch.cat([segment.values for segment in tokens.segments])
         chosen = ids[torch.from_numpy(self._rng.permutation(len(ids))[:SAMPLE_TOKENS])]
-        self._ids = chosen[drawn(chosen, search)]
-        self._search = search
+        self._asked = privatizer.replaceable(chosen)
+        self._mechanism = privatizer.mechanism
         self.n = len(chosen)
-        self.drawn = len(self._ids) / self.n
+        self.drawn = len(self._asked.of) / self.n
 
     @abstractmethod
     def replaced(self, eta: float) -> float:
@@ -92,26 +88,22 @@ class _Probe(ABC):
 
 
 class _NoiseProbe(_Probe):
-    """By noise: the same at every eta, but for its scale."""
-
-    def __init__(self, tokens: Tokens, search: NeighbourSearch, seed: int) -> None:
-        super().__init__(tokens, search, seed)
-        self._noise = DChi().noise(etas=np.ones(len(self._ids)), width=search.table.shape[1], rng=self._rng)
+    """By noise: the same draws at every eta."""
 
     def replaced(self, eta: float) -> float:
-        found = replacements(self._ids, self._noise / eta, self._search, on_lattice=False)
-        return int((found != self._ids).sum()) / self.n
+        etas, width = np.full(len(self._asked.of), eta), self._asked.rows.shape[1]
+        return self._asked.changed(self._mechanism.noise(etas=etas, width=width, rng=deepcopy(self._rng))) / self.n
 
 
 class _ExponentialProbe(_Probe):
     """By the exponential mechanism: the expected share, for nothing need be drawn to know it."""
 
-    def __init__(self, tokens: Tokens, search: NeighbourSearch, seed: int) -> None:
-        super().__init__(tokens, search, seed)
-        words, self._times = self._ids.unique(return_counts=True)
-        groups = torch.zeros_like(words) if search.groups is None else search.groups[words]
-        self._scores = Exponential(search, eta=1.0).scores(search.table[words], groups)
-        self._own = words[:, None] == search.candidates
+    def __init__(self, ids: Tensor, privatizer: Privatizer, seed: int) -> None:
+        super().__init__(ids, privatizer, seed)
+        asked = self._asked
+        self._scores = Exponential(asked.search, eta=1.0).scores(asked.rows, asked.groups)
+        self._own = asked.own[:, None] == asked.search.candidates
+        self._times = asked.of.bincount(minlength=len(asked.own))
 
     def replaced(self, eta: float) -> float:
         stays = ((eta * self._scores).softmax(1) * self._own).sum(1)

@@ -36,6 +36,7 @@ from cutlayer.privacy.privatizers.naming import Named, NamedText, Source, source
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.randomness import NoiseKeys, stream_fingerprint
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
+from cutlayer.privacy.replacement import Replaceable
 from cutlayer.privacy.secret import CustomerSecret
 from cutlayer.privacy.spec import PrivacySpec
 from cutlayer.privacy.words import Dictionary
@@ -175,6 +176,20 @@ class Privatizer(ABC):
     def shape(self, tokens: Tokens) -> Tokens:
         """As many tokens as these leave as, whatever they are: their lengths are known before they leave."""
         return tokens
+
+    def replaceable(self, ids: Tensor) -> Replaceable:
+        """What its search would be asked for, before any noise: by it the share that an eta replaces is measured.
+
+        Args:
+            ids: `[n]` int64, token ids, or names of words.
+
+        Raises:
+            ConfigError: It replaces no tokens.
+        """
+        raise ConfigError(
+            [Fault("mechanism", self.spec.mechanism, "replaces no tokens")],
+            remedy="Give a mechanism that does: text-to-text or words.",
+        )
 
     @abstractmethod
     def tokens(

@@ -16,7 +16,7 @@ from cutlayer.privacy.neighbours import NeighbourSearch
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
-from cutlayer.privacy.replacement import replacements
+from cutlayer.privacy.replacement import Replaceable, replacements
 from cutlayer.privacy.spec import PrivacySpec
 
 
@@ -70,6 +70,12 @@ class TextToTextPrivatizer(Privatizer):
 
     def _caveats(self) -> tuple[str, ...]:
         return ("The search for the nearest candidate is post-processing and costs no budget.",)
+
+    def replaceable(self, ids: Tensor) -> Replaceable:
+        """See `Privatizer.replaceable`."""
+        check_ids(ids, len(self.search.table))
+        own, of = ids.unique(return_inverse=True)
+        return Replaceable(self.search, self.search.table[own], own, torch.zeros_like(own), of)
 
     def tokens(
         self,

@@ -23,7 +23,7 @@ from cutlayer.privacy.privatizers.naming import Named
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import IDENTITY_BYTES, Release
-from cutlayer.privacy.replacement import CLEAR, Exponential, noisy_rows
+from cutlayer.privacy.replacement import CLEAR, Exponential, Replaceable, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec, Words
 from cutlayer.privacy.words import Dictionary, PlainWords, Word, clear_kind, folded, joins
 
@@ -71,6 +71,11 @@ class _Distinct:
     words: list[Word] = field(repr=False)
     place: NDArray[np.int64] = field(repr=False)
     group: Tensor
+
+    @cached_property
+    def forms(self) -> list[str]:
+        """`[distinct]`, as vocabularies have them."""
+        return [folded(word.form) for word in self.words]
 
     @cached_property
     def drawn(self) -> Tensor:
@@ -358,6 +363,22 @@ class WordsPrivatizer(Privatizer):
             )
         return preceding
 
+    def is_drawn(self, names: Tensor) -> Tensor:
+        """`[n]` bool: which of these words `[n]` are drawn; the others leave as they are."""
+        return self._distinct(names).drawn
+
+    def replaceable(self, ids: Tensor) -> Replaceable:
+        """See `Privatizer.replaceable`: of the words that are drawn."""
+        return self._replaceable(self._distinct(ids))
+
+    def _replaceable(self, words: _Distinct) -> Replaceable:
+        vocabulary, chosen = self._dictionary.vocabulary, words.group != CLEAR
+        groups = words.group[chosen]
+        forms = [form for form, one in zip(words.forms, chosen.tolist(), strict=True) if one]
+        own = [vocabulary.number(form, group) for form, group in zip(forms, groups.tolist(), strict=True)]
+        of = (chosen.cumsum(0) - 1)[torch.from_numpy(words.place)[words.drawn]]
+        return Replaceable(vocabulary.search, vocabulary.vectors(forms), torch.tensor(own).long(), groups, of)
+
     def drawn(self, tokens: Tokens) -> DrawnWords:
         """What became of each word, item by item; an audit compares it with what attacks read.
 
@@ -396,23 +417,18 @@ class WordsPrivatizer(Privatizer):
         listed, vocabulary = self._listed(named), self._dictionary.vocabulary
         distinct = self._distinct(listed.values)
         drawn, place = distinct.drawn, distinct.place
-        chosen = distinct.group != CLEAR
-        forms = [folded(word.form) for word in distinct.words]
-        row = chosen.cumsum(0) - 1
-        vectors = vocabulary.vectors([form for form, one in zip(forms, chosen.tolist(), strict=True) if one])
-        of = torch.from_numpy(place)[drawn]
+        asked = self._replaceable(distinct)
         names = listed.names[drawn.numpy()]
         found = (
             self._exponential.draw(
-                vectors, distinct.group[chosen], row[of], self._noise_keys.streams(names).random(len(of))
+                asked.rows, asked.groups, asked.of, self._noise_keys.streams(names).random(len(asked.of))
             )
             if self.spec.exponential
-            else self._nearest(vectors, distinct.group[chosen], row[of], etas=listed.etas[drawn], names=names)
+            else self._nearest(asked, etas=listed.etas[drawn], names=names)
         )
-        new = vocabulary.words[found.numpy()]
         mask = drawn.numpy()
         pieces = np.array([(word.before, word.form) for word in distinct.words], dtype=object).reshape(-1, 2)[place]
-        pieces[mask, 1] = new
+        pieces[mask, 1] = vocabulary.words[found.numpy()]
         met = joins([word.form for word in distinct.words])[place]
         met[mask] = vocabulary.joins[found.numpy()]
         beside = mask.copy()
@@ -425,27 +441,22 @@ class WordsPrivatizer(Privatizer):
         pieces[1:][own[1:] & ~own[:-1], 0] = " "
         pieces[(lengths.cumsum(0) - lengths)[lengths > 0].numpy(), 0] = ""
         changed, places = torch.zeros(len(mask), dtype=torch.bool), torch.full((len(mask),), CLEAR)
-        changed[drawn] = torch.from_numpy((new != np.array(forms, dtype=object)[of.numpy()]).astype(bool))
+        changed[drawn] = found != asked.own[asked.of]
         places[drawn] = found
         return DrawnWords(places, changed, pieces, lengths, listed.own)
 
-    def _nearest(
-        self, vectors: Tensor, groups: Tensor, of: Tensor, *, etas: Tensor, names: NDArray[np.uint8]
-    ) -> Tensor:
+    def _nearest(self, asked: Replaceable, *, etas: Tensor, names: NDArray[np.uint8]) -> Tensor:
         """The nearest word to each noisy vector, `[n]` int64.
 
         Args:
-            vectors: `[distinct, width]`, of words that are drawn.
-            groups: `[distinct]` int64.
-            of: `[n]` int64, which of them stands in each place.
+            asked: The words.
             etas: `[n]` float64.
             names: `[n, NAME_BYTES]` uint8, of each draw.
         """
-        found = torch.empty(len(of), dtype=torch.int64)
-        for part, noise in self._noise(width=vectors.shape[1], etas=etas, names=names):
-            found[part] = self._dictionary.vocabulary.search.nearest(
-                noisy_rows(vectors[of[part]], noise), groups[of[part]]
-            )
+        found = torch.empty_like(asked.of)
+        for part, noise in self._noise(width=asked.rows.shape[1], etas=etas, names=names):
+            of = asked.of[part]
+            found[part] = asked.search.nearest(noisy_rows(asked.rows[of], noise), asked.groups[of])
         return found
 
     @property

@@ -10,7 +10,7 @@ from torch import Tensor
 from cutlayer.core import Cut
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import split
-from cutlayer.recipes.lab import Model
+from cutlayer.recipes.model import Model
 
 _BATCH = 32
 

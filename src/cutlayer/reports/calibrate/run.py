@@ -8,18 +8,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-import torch
-
-from cutlayer.attacks import Knowledge, Question
-from cutlayer.core import ConfigError, Cut, Place, Ragged, Spec, Tokens
+from cutlayer.attacks import Question
+from cutlayer.core import ConfigError, Cut, Place, Spec
 from cutlayer.customer import FinetuneSpec, Home, Objective, Progress, Training
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.handout import local_archive
-from cutlayer.customer.recorded_words import WordNumbers
-from cutlayer.data import Dataset, tokenise
-from cutlayer.privacy import NeighbourSearch, Words
+from cutlayer.data import Dataset
+from cutlayer.privacy import PrivacySpec, TextToText, Words
+from cutlayer.privacy.replacement import ABSENT
 from cutlayer.reports.audit import (
     HELD_OUT,
     Compared,
@@ -210,12 +208,7 @@ class _Evaluator:
         )
         if self._archive.table is None:
             raise ConfigError("This model has no embedding table to calibrate eta in.", remedy="Use another model.")
-        content = self._archive.template.max_content(texts.segments, spec.training.max_length)
-        tokens = tokenise(texts, self._archive.tokenizer, max_content=content)
-        finder = NeighbourSearch(self._archive.table, self._archive.candidates)
-        shares = (_MOST_REPLACED, _LEAST_REPLACED)
-        low, high = etas_for_shares(tokens, finder, shares, seed=spec.seed)
-        self._low, self._high = low.eta, high.eta
+        self._low, self._high = self._replacing(TextToText(eta=1.0), Cut(bottom=0))
         # of whom the texts are is not written anywhere: only whether they are the same
         self._digest = hashlib.sha256(repr((texts.texts, texts.labels)).encode()).hexdigest()[:32]
 
@@ -229,28 +222,28 @@ class _Evaluator:
         return self._low / wider, self._high * wider
 
     def _word_bracket(self, privacy: Words) -> tuple[float, float]:
-        """The same of words, in whatever space theirs are: by the shares of those that are drawn."""
+        """The same of words, in whatever space theirs are."""
+        low, high = self._replacing(privacy, Cut(bottom=None))
+        wider = _WIDER if privacy.exponential else 1.0
+        return low / wider, high * wider
+
+    def _replacing(self, privacy: PrivacySpec, cut: Cut) -> tuple[float, float]:
+        """The etas that replace the most and the least of what is drawn."""
         # nothing is released: the noise of none of the texts is drawn
-        spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=None), unsafe_noise_seed=self._spec.seed))
+        spec = settle(FinetuneSpec(privacy=privacy, cut=cut, unsafe_noise_seed=self._spec.seed))
         privatizing = run_privatizing(self._archive, self._home, spec)
         content = self._archive.template.max_content(self._texts.segments, self._spec.training.max_length)
-        numbers = WordNumbers(privatizing)
-        words = numbers.of(privatizing.reading.read(self._texts, max_content=content).values)
-        words = words[~numbers.clear(words)]
-        search = numbers.knowledge(Knowledge(Cut(bottom=None))).search
-        if search is None:
-            raise TypeError("words have vectors")
-        if not len(words):
+        ids = privatizing.reading.read(self._texts, max_content=content).values
+        asked = privatizing.privatizer.replaceable(ids)
+        if not len(asked.of):
             raise ConfigError(
                 "No word of these texts is of a category that is replaced.", remedy="Name others with --words."
             )
-        # those that the vocabulary does not have become others at any eta
-        always = float((words >= numbers.size).double().mean())
-        shares = [always + (1 - always) * share for share in (_MOST_REPLACED, _LEAST_REPLACED)]
-        drawn = Tokens((Ragged(words, torch.tensor([len(words)])),))
-        low, high = etas_for_shares(drawn, search, shares, seed=self._spec.seed)
-        wider = _WIDER if privacy.exponential else 1.0
-        return low.eta / wider, high.eta * wider
+        # others at any eta are words that the vocabulary does not have
+        drawn, always = len(asked.of) / len(ids), float((asked.own[asked.of] == ABSENT).double().mean())
+        shares = [drawn * (always + (1 - always) * share) for share in (_MOST_REPLACED, _LEAST_REPLACED)]
+        low, high = etas_for_shares(ids, privatizing.privatizer, shares, seed=self._spec.seed)
+        return low.eta, high.eta
 
     def quick(self, setting: Setting) -> Evaluation:
         """By attacks that take seconds; what was evaluated before is read."""
