@@ -30,8 +30,8 @@ from cutlayer.customer.session import Session, Texts
 from cutlayer.customer.trainer import Trainer
 from cutlayer.data import Dataset
 from cutlayer.privacy import Release, UtilityImportance
+from cutlayer.serving.listening import Connection, listen
 from cutlayer.vendor import VendorSettings, create_app
-from cutlayer.vendor.serve import Connection, listen
 from cutlayer.wire import Message, Route, WireType, routes
 from cutlayer.wire.frame import Frame
 from cutlayer.wire.messages import JobSpec

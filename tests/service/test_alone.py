@@ -17,8 +17,8 @@ from cutlayer import vendor
 from cutlayer.core import VendorError
 from cutlayer.customer import Client, Detached, FinetuneResult
 from cutlayer.customer.settings import FullTuning
+from cutlayer.serving.compute import FairQueue
 from cutlayer.vendor import alone
-from cutlayer.vendor.compute import FairQueue
 from cutlayer.wire.messages import JobEntry, JobState
 from tests.promises.runs import TRAINING, corpus
 from tests.service.process import VendorProcess, Vendors, running

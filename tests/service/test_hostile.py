@@ -354,7 +354,7 @@ class Poor(Vendors):
     """Forks vendors with few file descriptors and little patience when they are told to stop."""
 
     def __init__(self) -> None:
-        patience = "import sys, cutlayer.vendor.serve; sys.modules['cutlayer.vendor.serve']._STOP_SECONDS = 1"
+        patience = "import cutlayer.serving.listening as listening; listening._STOP_SECONDS = 1"
         Nursery.__init__(self, f"{patience}\n{_VENDORS}")
         resource.prlimit(self._process.pid, resource.RLIMIT_NOFILE, (1024, 1024))
 

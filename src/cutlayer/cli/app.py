@@ -32,6 +32,7 @@ from cutlayer.cli import (
     demo,
     embed,
     finetune,
+    gateway,
     generate,
     job,
     ledger,
@@ -114,6 +115,7 @@ generate.register(app)
 privatize.register(app)
 protect.register(app)
 app.add_typer(adapter.app, name="adapter")
+app.add_typer(gateway.app, name="gateway")
 app.add_typer(job.app, name="job")
 app.add_typer(ledger.app, name="ledger")
 app.add_typer(recipe.app, name="recipe")
@@ -188,7 +190,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     # for milliseconds, and where processes share cores one of them waits for a core that the other is burning: a
     # training step took 5.1 s instead of 0.85 s. A vendor has its machine to itself, and waking a thread costs it
     # 4 to 15 % of a step. Read when torch is imported.
-    serves = given[:2] == ["vendor", "serve"]
+    serves = given[:2] == ["vendor", "serve"] or (given[:1] == ["gateway"] and given[1:2] != ["key"])
     os.environ.setdefault("GOMP_SPINCOUNT", "100000" if serves else "10000")
     # the bars of model loading would stand between ours; read when transformers is imported
     os.environ.setdefault("HF_HUB_DISABLE_PROGRESS_BARS", "1")

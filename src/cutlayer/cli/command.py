@@ -219,6 +219,8 @@ class _Command:
         print_schema: bool = False,
         **values: Any,
     ) -> None:
+        if context.invoked_subcommand is not None:
+            return  # a group's own settings are for where none of its commands is called
         name = context.command_path
         if print_schema:
             sys.stdout.write(json.dumps(files.schema(name, self._settings), indent=2) + "\n")

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import os
-import signal
-import sys
 import threading
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,6 +12,7 @@ from cutlayer.cli import denoiser, warm_up
 from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.options import AsJson, DataDir
 from cutlayer.cli.output import Output, fields
+from cutlayer.cli.processes import end_with_stdin
 from cutlayer.vendor.settings import VendorSettings
 
 app = typer.Typer(
@@ -103,7 +101,7 @@ def serve(
 
     output = Output(as_json=as_json)
     if until_stdin_closes:
-        threading.Thread(target=_end_with_stdin, daemon=True).start()
+        threading.Thread(target=end_with_stdin, daemon=True).start()
     vendor.serve(
         data_dir,
         host=host,
@@ -113,12 +111,6 @@ def serve(
         threads=settings.get("threads"),
         on_listening=lambda url: output.result({"url": url, "data_dir": str(data_dir)}),
     )
-
-
-def _end_with_stdin() -> None:
-    """Ends this process when the other end of its standard input is gone, however that happened."""
-    sys.stdin.buffer.read()
-    os.kill(os.getpid(), signal.SIGTERM)
 
 
 @keys.command("create", epilog="Example: cutlayer vendor key create hospital --data-dir /srv/cutlayer")

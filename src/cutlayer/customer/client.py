@@ -13,6 +13,7 @@ print(client.predict(result.adapter_id, ["a new note"]))
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any, Literal, Unpack, cast, overload
 
@@ -26,7 +27,7 @@ from cutlayer.customer.columns import DataSpec
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.corpora import Corpora
 from cutlayer.customer.defaults import of_pairs, settle
-from cutlayer.customer.embed import Embedded, embed
+from cutlayer.customer.embed import Embedded, Roads, embed
 from cutlayer.customer.embedding import EmbeddingSettings
 from cutlayer.customer.entities import Entities, Protected, Protection, protect
 from cutlayer.customer.entity_map import EntityMap
@@ -306,7 +307,12 @@ class Client(Connection):
         spec = FinetuneSpec(privacy=privacy, training=Training(max_length=max_length), **given)
         dataset = read_texts(texts, DataSpec(**columns))
         with shown(progress) as bars:
-            return embed(self, spec, dataset, bars, denoise=EmbeddingSettings(**own).denoiser != "none")
+            road = self._roads.find(spec, bars, denoise=EmbeddingSettings(**own).denoiser != "none")
+            return embed(road, dataset, bars)
+
+    @cached_property
+    def _roads(self) -> Roads:
+        return Roads(self)
 
     def exchange(
         self,

@@ -8,7 +8,9 @@ from __future__ import annotations
 import hashlib
 import math
 import warnings
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from threading import Lock
 
 import numpy as np
 import torch
@@ -22,7 +24,7 @@ from cutlayer.customer.defaults import settle
 from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser
 from cutlayer.customer.derived import noise_secret, run_privatizing
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.handout import choose_model, fetch_archive
+from cutlayer.customer.handout import Offer, choose_model, fetch_archive
 from cutlayer.customer.link import QueryLink, Stored
 from cutlayer.customer.order import Order
 from cutlayer.customer.plan import build_session
@@ -32,11 +34,16 @@ from cutlayer.customer.settings import FinetuneSpec, RunSpec
 from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.data.tokenise import UNCUT, shortened
+from cutlayer.models import Archive
 from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
 from cutlayer.privacy import Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import routes
+from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo
 from cutlayer.wire.messages import ModelInfo
+
+_MOST_ROADS = 4
+"""Each holds a table of tokens, and a denoiser."""
 
 
 @dataclass(frozen=True)
@@ -92,90 +99,203 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
     return spec
 
 
-def embed(
-    connection: Connection, given: FinetuneSpec, dataset: Dataset, progress: Progress, *, denoise: bool = True
-) -> Embedded:
-    """Embeddings of texts by the vendor's frozen model.
+@dataclass(frozen=True)
+class Embeddings:
+    """The road to a model's embeddings, as far as it is the same for all texts: it serves one call after another.
 
-    What was embedded before under the same settings is not sent again: answers are kept, sealed.
+    Attributes:
+        connection: The way to the vendor.
+        spec: The settings.
+        offer: The vendor's model and limits.
+        session: The road.
+        archive: What the vendor handed out.
+        gate: The door.
+        denoiser: What takes the noise out, and the group of etas; `None` where nothing does.
+    """
+
+    connection: Connection
+    spec: RunSpec
+    offer: Offer
+    session: Session
+    archive: Archive
+    gate: Gate
+    denoiser: tuple[DenoiserInfo, DenoiserGroup] | None
+    _in_use: Lock = field(default_factory=Lock, repr=False, compare=False)
+
+    @classmethod
+    def open(cls, connection: Connection, given: FinetuneSpec, progress: Progress, *, denoise: bool) -> Embeddings:
+        """The road.
+
+        Args:
+            connection: The way to the vendor.
+            given: How texts are privatized, and by which model they are embedded.
+            progress: Where to show progress.
+            denoise: Whether the noise is taken out, where there is any.
+
+        Raises:
+            ConfigError: Settings that do not go together, or for which there is no denoiser.
+        """
+        spec = settle_embedding(given)
+        offer = choose_model(connection.gate(), spec.model or None)
+        spec = spec.model_copy(update={"model": offer.model.name})
+        gate = connection.gate_of(f"embed/{offer.model.name}", spec, offer)
+        archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
+        privatizing = run_privatizing(archive, connection.home, spec)
+        session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
+        session.eval()
+        chosen = None
+        if denoise and math.isfinite(spec.privacy.eta):
+            chosen = find_denoiser(gate, offer, archive, spec)
+            denoiser = fetch_denoiser(gate, connection.home, offer.model.name, *chosen, progress)
+            table = archive.table
+            if table is None:
+                raise TypeError("a denoiser is for tokens of a table")
+            session.denoising = Denoising(denoiser, table.detach().float(), len(archive.template.opening))
+        return cls(connection, spec, offer, session, archive, gate, chosen)
+
+    def is_current(self, given: FinetuneSpec) -> bool:
+        """Whether the vendor would hand out the same model and denoiser now.
+
+        Args:
+            given: What the road was opened with.
+        """
+        if choose_model(self.connection.gate(), given.model or None) != self.offer:
+            return False
+        return self.denoiser is None or self.denoiser == find_denoiser(self.gate, self.offer, self.archive, self.spec)
+
+    @property
+    def longest(self) -> int:
+        """Most tokens of a text, without special tokens; what stands behind them is cut off."""
+        limit = self.spec.training.max_length or self.offer.model.embedding.max_length
+        return self.archive.template.max_content(1, limit)
+
+    def read(self, dataset: Dataset) -> Tokens:
+        """Texts as they are read, none of them cut.
+
+        Raises:
+            DataError: Pairs.
+        """
+        if dataset.segments != 1:
+            raise DataError(
+                "Embeddings are of single texts.", remedy="Embed both texts of a pair, one after the other."
+            )
+        return self.session.reading.read(dataset, max_content=UNCUT)
+
+    def cut(self, whole: Tokens) -> int:
+        """How many of these texts lose their end: `n` texts as they were read."""
+        return int((whole.segments[0].lengths > self.longest).sum())
+
+    def of(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Embedded:
+        """Embeddings of texts; of several threads one at a time.
+
+        What was embedded before under the same settings is not sent again: answers are kept, sealed.
+
+        Args:
+            whole: `n` texts as they were read; those that are too long lose their end.
+            texts: What their order follows from: the texts themselves.
+            progress: Where to show progress.
+
+        Raises:
+            BudgetError: A text would be charged beyond the budget; none is sent.
+        """
+        connection, session, model = self.connection, self.session, self.offer.model
+        tokens = shortened(whole, self.longest)
+        check_texts(
+            connection.home,
+            session,
+            tokens,
+            budget=self.spec.privacy_budget,
+            width=model.width,
+            of="these texts",
+            progress=progress,
+        )
+        # other texts of one length leave in an order that tells nothing of the file's
+        order = Order(noise_secret(connection.home, self.spec.unsafe_noise_seed), f"embed/{model.name}")
+        places = torch.tensor(order.of(texts), dtype=torch.int64)
+        places = places[tokens.segments[0].lengths[places].argsort(stable=True)]
+        link = _Kept(self.gate, model, connection.home.vault, self.spec)
+        with self._in_use:
+            session.link = link
+            values = _embedded(
+                session,
+                tokens.select(places),
+                min(self.offer.positions, EVALUATION_POSITIONS),
+                model.embedding.width,
+                progress,
+            )
+        values = values[places.argsort()]
+        if model.embedding.normalize:
+            values = nn.functional.normalize(values, dim=1)
+        return Embedded(
+            values=values.numpy(),
+            model=model.name,
+            eta=self.spec.privacy.eta,
+            tokens=tokens.total,
+            sent=link.sent,
+            cut_texts=self.cut(whole),
+            uplink_bytes=link.uplink_bytes,
+            downlink_bytes=link.downlink_bytes,
+            guarantee=session.privatizer.guarantee,
+            denoised_for=None if self.denoiser is None else (self.denoiser[1].lowest, self.denoiser[1].highest),
+        )
+
+
+class Roads:
+    """Roads that were opened, the last few of them: opening one takes longer than many calls on it.
 
     Args:
         connection: The way to the vendor.
-        given: How texts are privatized, and by which model they are embedded.
+    """
+
+    def __init__(self, connection: Connection) -> None:
+        self._connection = connection
+        self._open: list[tuple[FinetuneSpec, bool, Embeddings]] = []
+        self._lock = Lock()
+
+    def find(self, given: FinetuneSpec, progress: Progress, *, denoise: bool) -> Embeddings:
+        """The road for these settings; one whose model or denoiser the vendor has changed is opened anew.
+
+        Args:
+            given: How texts are privatized, and by which model they are embedded.
+            progress: Where to show progress.
+            denoise: Whether the noise is taken out, where there is any.
+
+        Raises:
+            ConfigError: Settings that do not go together, or for which there is no denoiser.
+        """
+        with self._lock:
+            kept = [each for each in self._open if each[:2] == (given, denoise) and each[2].is_current(given)]
+            road = kept[0][2] if kept else Embeddings.open(self._connection, given, progress, denoise=denoise)
+            others = [each for each in self._open if each[:2] != (given, denoise)]
+            self._open = [*others, (given, denoise, road)][-_MOST_ROADS:]
+            return road
+
+
+def embed(road: Embeddings, dataset: Dataset, progress: Progress) -> Embedded:
+    """Embeddings of texts by the vendor's frozen model.
+
+    Args:
+        road: The road.
         dataset: Texts.
         progress: Where to show progress.
-        denoise: Whether the noise is taken out, where there is any.
 
     Raises:
-        ConfigError: Settings that do not go together, or for which there is no denoiser.
         DataError: Pairs, or a text without a token.
         BudgetError: A text would be charged beyond the budget; none is sent.
     """
-    spec = settle_embedding(given)
-    if dataset.segments != 1:
-        raise DataError("Embeddings are of single texts.", remedy="Embed both texts of a pair, one after the other.")
-    offer = choose_model(connection.gate(), spec.model or None)
-    spec = spec.model_copy(update={"model": offer.model.name})
-    gate = connection.gate_of(f"embed/{offer.model.name}", spec, offer)
-    archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
-    privatizing = run_privatizing(archive, connection.home, spec)
-    session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
-    session.eval()
-    whole = session.reading.read(dataset, max_content=UNCUT)
+    whole = road.read(dataset)
     if empty := [row for row, length in enumerate(whole.segments[0].lengths.tolist(), start=1) if not length]:
         raise DataError(
             f"{len(empty)} of {len(dataset)} texts have no token; the first is text {empty[0]}.",
             remedy="Leave them out.",
         )
-    longest = spec.training.max_length or offer.model.embedding.max_length
-    tokens = shortened(whole, archive.template.max_content(1, longest))
-    cut_texts = int((tokens.segments[0].lengths < whole.segments[0].lengths).sum())
-    if cut_texts:
+    if cut := road.cut(whole):
         warnings.warn(
-            f"{cut_texts} of {len(dataset)} texts are longer than the model reads, and lose their end.",
+            f"{cut} of {len(dataset)} texts are longer than the model reads, and lose their end.",
             CutlayerWarning,
             stacklevel=2,
         )
-    check_texts(
-        connection.home,
-        session,
-        tokens,
-        budget=spec.privacy_budget,
-        width=offer.model.width,
-        of="these texts",
-        progress=progress,
-    )
-    # other texts of one length leave in an order that tells nothing of the file's
-    secret = noise_secret(connection.home, spec.unsafe_noise_seed)
-    order = torch.tensor(Order(secret, f"embed/{offer.model.name}").of(dataset.texts), dtype=torch.int64)
-    order = order[tokens.segments[0].lengths[order].argsort(stable=True)]
-    session.link = link = _Kept(gate, offer.model, connection.home.vault, spec)
-    group = None
-    if denoise and math.isfinite(spec.privacy.eta):
-        info, group = find_denoiser(gate, offer, archive, spec)
-        denoiser = fetch_denoiser(gate, connection.home, offer.model.name, info, group, progress)
-        table = archive.table
-        if table is None:
-            raise TypeError("a denoiser is for tokens of a table")
-        session.denoising = Denoising(denoiser, table.detach().float(), len(archive.template.opening))
-    values = _embedded(
-        session, tokens.select(order), min(offer.positions, EVALUATION_POSITIONS), offer.model.embedding.width, progress
-    )
-    values = values[order.argsort()]
-    if offer.model.embedding.normalize:
-        values = nn.functional.normalize(values, dim=1)
-    return Embedded(
-        values=values.numpy(),
-        model=offer.model.name,
-        eta=spec.privacy.eta,
-        tokens=tokens.total,
-        sent=link.sent,
-        cut_texts=cut_texts,
-        uplink_bytes=link.uplink_bytes,
-        downlink_bytes=link.downlink_bytes,
-        guarantee=session.privatizer.guarantee,
-        denoised_for=None if group is None else (group.lowest, group.highest),
-    )
+    return road.of(whole, dataset.texts, progress)
 
 
 @torch.no_grad()

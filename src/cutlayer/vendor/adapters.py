@@ -16,12 +16,13 @@ from sqlalchemy import func, select
 from cutlayer.core import Payload, Ragged, Tokens
 from cutlayer.core.files import removed
 from cutlayer.models import BeamSearch, Continued, Seq2SeqTop, Top, Translated, best_texts, load_adapter, own_bytes
+from cutlayer.serving.compute import Pieces, use_threads
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import check_positions, check_room, read_growth, read_query, read_search, read_sources
-from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.database import Adapter, Database
 from cutlayer.vendor.passes import in_pieces, infer, writes
-from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.problems import conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, pack, routes

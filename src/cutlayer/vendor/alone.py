@@ -14,12 +14,13 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import Response
 from sqlalchemy import select
 
-from cutlayer.vendor.compute import ComputeThread, Pieces, return_memory
+from cutlayer.serving.compute import ComputeThread, Pieces, return_memory
+from cutlayer.serving.refusal import Refusal, log_without_values
 from cutlayer.vendor.database import Database, Job
 from cutlayer.vendor.description import EVENT_MEDIA_TYPE, at, tenant_of
 from cutlayer.vendor.earlier import read_job_spec
 from cutlayer.vendor.jobs import Jobs
-from cutlayer.vendor.problems import Refusal, conflict, log, log_without_values, refusal_for
+from cutlayer.vendor.problems import conflict, log, refusal_for
 from cutlayer.wire import routes
 from cutlayer.wire.messages import (
     Count,

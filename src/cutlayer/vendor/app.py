@@ -18,14 +18,16 @@ from fastapi.responses import FileResponse, Response
 
 from cutlayer.core import Cut
 from cutlayer.core.files import remove_leftovers
+from cutlayer.serving.compute import ComputeThread, Pieces
+from cutlayer.serving.door import key_in, wrong_key
+from cutlayer.serving.refusal import log_without_values
 from cutlayer.vendor import problems
 from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.alone import Loops, Standings, add_alone
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
-from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.description import PROBLEMS, at, tenant_of
-from cutlayer.vendor.door import Door, key_in, wrong_key
+from cutlayer.vendor.door import VendorDoor
 from cutlayer.vendor.embeddings import add_embeddings
 from cutlayer.vendor.frames import Handler, ShortWay, in_tensors
 from cutlayer.vendor.generations import Generations
@@ -164,7 +166,7 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     frames = _add_generations(app, vendor)
     _add_operations(app, vendor)
     app.add_middleware(ShortWay, handlers=frames)
-    app.add_middleware(Door, doorkeeper=vendor.doorkeeper, limits=settings.limits, metrics=vendor.metrics)
+    app.add_middleware(VendorDoor, doorkeeper=vendor.doorkeeper, limits=settings.limits, metrics=vendor.metrics)
     return app
 
 
@@ -430,7 +432,7 @@ async def _expire(vendor: Vendor) -> None:
                 await vendor.compute.run(lambda _: vendor.residents.expire(), _NOBODY)
             except Exception as error:
                 # A job that could not write its state comes back from its log; the service goes on.
-                problems.log_without_values(error)
+                log_without_values(error)
 
 
 # ---------------------------------------------------------------- operations

@@ -41,7 +41,8 @@ from cutlayer.models import (
 )
 from cutlayer.models.cutting import block_list, embedding_table
 from cutlayer.models.load import tokenizer_fingerprint
-from cutlayer.vendor.problems import Refusal, log_without_values, not_found, unacceptable
+from cutlayer.serving.refusal import Refusal, log_without_values
+from cutlayer.vendor.problems import not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form
 from cutlayer.wire.messages import ArchiveFile, ArchiveManifest, Digest, ModelInfo, WarmedFor

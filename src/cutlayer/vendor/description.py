@@ -8,13 +8,13 @@ from typing import Any
 from fastapi import Request
 from fastapi.responses import JSONResponse, Response
 
-from cutlayer.vendor import problems
+from cutlayer.serving.refusal import MEDIA_TYPE
 from cutlayer.wire import Route
 from cutlayer.wire.messages import Problem
 from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
 
 EVENT_MEDIA_TYPE = "text/event-stream"
-_PROBLEM = {"content": {problems.MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
+_PROBLEM = {"content": {MEDIA_TYPE: {"schema": Problem.model_json_schema()}}}
 PROBLEMS: dict[int | str, dict[str, Any]] = {
     "4XX": {"description": "The vendor refuses, and says what to do.", **_PROBLEM},
     "5XX": {"description": "The vendor cannot, and says what to do.", **_PROBLEM},

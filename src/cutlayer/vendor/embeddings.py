@@ -13,9 +13,9 @@ from fastapi.concurrency import run_in_threadpool
 from fastapi.responses import FileResponse, Response
 
 from cutlayer.core import Cut, Payload
+from cutlayer.serving.compute import ComputeThread, Pieces
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import read_release
-from cutlayer.vendor.compute import ComputeThread, Pieces
 from cutlayer.vendor.denoisers import denoiser_file, denoisers_of
 from cutlayer.vendor.description import at, tenant_of
 from cutlayer.vendor.frames import in_tensors

@@ -13,7 +13,8 @@ from pydantic import ValidationError
 from starlette.requests import ClientDisconnect
 from starlette.responses import Response
 
-from cutlayer.vendor.door import App, Receive, Scope, Send, path_in, route_of
+from cutlayer.serving.door import App, Receive, Scope, Send, path_in
+from cutlayer.vendor.door import route_of
 from cutlayer.wire import routes
 from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
 

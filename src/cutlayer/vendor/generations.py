@@ -20,12 +20,13 @@ from transformers import Cache
 
 from cutlayer.core import Ragged
 from cutlayer.models import Decoding, Seq2SeqTop, cache_bytes, threads_of_pass, weights_of
+from cutlayer.serving.compute import Pieces, memory, use_threads
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.adapters import Adapters, LiveAdapter
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import read_growth, read_release
-from cutlayer.vendor.compute import Pieces, memory, use_threads
 from cutlayer.vendor.passes import Encoded, encode, prepare, rows_of
-from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.problems import conflict, not_found, unacceptable
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.shares import Holding, first_to_leave, share, taken
 from cutlayer.wire import Form, FrameError, WireType, decode_tensors, encode_tensors, routes

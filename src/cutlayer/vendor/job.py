@@ -12,10 +12,10 @@ import torch
 from torch import Tensor
 
 from cutlayer.core import Payload, PrecededTokens
+from cutlayer.serving.compute import Pieces, use_threads
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checkpoints import State
 from cutlayer.vendor.checks import check_count, check_longest, check_positions, read_query, read_release
-from cutlayer.vendor.compute import Pieces, use_threads
 from cutlayer.vendor.journal import Journal
 from cutlayer.vendor.log import STEP, Entry
 from cutlayer.vendor.passes import in_pieces

@@ -13,10 +13,11 @@ from sqlalchemy import func, select
 from cutlayer.core import StorageError
 from cutlayer.core.files import bytes_below, remove_folder, removed, whole_folder
 from cutlayer.models import save_adapter, weights_file
+from cutlayer.serving.compute import Pieces, memory, use_threads
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.adapters import check_count
 from cutlayer.vendor.admission import Admission
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.compute import Pieces, memory, use_threads
 from cutlayer.vendor.database import Adapter, Database, Job, now
 from cutlayer.vendor.earlier import read_job_info, read_job_spec
 from cutlayer.vendor.job import LiveJob, Room
@@ -24,7 +25,7 @@ from cutlayer.vendor.journal import roll_back
 from cutlayer.vendor.labels import LabelStore
 from cutlayer.vendor.log import UPDATE
 from cutlayer.vendor.loop import Examples, Loop, told
-from cutlayer.vendor.problems import Refusal, conflict, not_found
+from cutlayer.vendor.problems import conflict, not_found
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.shares import Holding, first_to_leave
@@ -35,10 +36,9 @@ from cutlayer.wire.messages import AdapterInfo, JobInfo, JobSpec, JobState
 
 
 class Jobs:
-    """All tenants' jobs.
+    """All tenants' jobs, in the compute thread, so that a job's life is one line of events.
 
-    Lives in the compute thread, so that a job's life is one line of events; but for what says that it may be
-    called from any thread: that looks at what is there, and may block.
+    What says that it may be called from any thread looks at what is there, and may block.
 
     Jobs in memory are a cache of what is on disk: any that is not busy may be dropped at any time.
 

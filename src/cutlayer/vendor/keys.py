@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import hashlib
 import hmac
 import re
-import secrets
 import threading
 import time
 from collections.abc import Iterator
@@ -19,7 +17,7 @@ from sqlalchemy.orm import Session
 from cutlayer.core import ConfigError, Fault
 from cutlayer.vendor.database import Database, Key, now, open_database, used
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.wire.keys import API_KEY
+from cutlayer.wire.keys import API_KEY, key_digest, new_key
 
 METRICS = "_metrics"
 """Whose a key is that reads metrics, and nothing else; no tenant can have this name."""
@@ -61,10 +59,9 @@ def create(data_dir: Path | str, name: str) -> str:
     """
     if name != METRICS and not _TENANT.fullmatch(name):
         raise ConfigError([Fault("name", name, "must be 1 to 63 lower-case letters, digits and inner hyphens")])
-    identifier = secrets.token_hex(6)
-    key = f"cl_{identifier}_{secrets.token_urlsafe(32)}"
+    identifier, key = new_key()
     with _session(data_dir) as session:
-        session.add(Key(id=identifier, tenant=name, digest=_digest(key), created=now()))
+        session.add(Key(id=identifier, tenant=name, digest=key_digest(key), created=now()))
     return key
 
 
@@ -120,7 +117,7 @@ class Doorkeeper:
     def remembered(self, key: str) -> str | None:
         """The tenant of a key that was accepted a moment ago; never waits for the database."""
         with self._lock:
-            tenant, until = self._known.get(_digest(key), ("", 0.0))
+            tenant, until = self._known.get(key_digest(key), ("", 0.0))
         return tenant if time.monotonic() < until else None
 
     def tenant(self, key: str) -> str | None:
@@ -128,7 +125,7 @@ class Doorkeeper:
         match = API_KEY.fullmatch(key)
         if match is None:
             return None
-        digest = _digest(key)
+        digest = key_digest(key)
         with self._database.session() as session:
             row = session.get(Key, match[1])
         if row is None or row.revoked is not None or not hmac.compare_digest(row.digest, digest):
@@ -150,8 +147,3 @@ def _session(data_dir: Path | str) -> Iterator[Session]:
             yield session
     finally:
         database.close()
-
-
-def _digest(key: str) -> str:
-    # A key has 256 random bits, so a plain digest cannot be searched; a slow one would cost every request.
-    return hashlib.sha256(key.encode()).hexdigest()

@@ -21,7 +21,7 @@ from cutlayer.core.files import write_whole
 from cutlayer.models.batches import EVALUATION_POSITIONS, epoch_batches, padded_batches
 from cutlayer.models.label_words import mean_loss
 from cutlayer.privacy import generator
-from cutlayer.vendor.compute import Pieces
+from cutlayer.serving.compute import Pieces
 from cutlayer.vendor.job import LiveJob
 from cutlayer.vendor.log import GRADIENT, STEP, UPDATE
 from cutlayer.vendor.problems import conflict

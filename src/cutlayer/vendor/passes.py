@@ -10,7 +10,7 @@ from torch import Tensor
 
 from cutlayer.core import Payload, Ragged, Rows, Tokens
 from cutlayer.models import Embeddings, Inputs, Part, Seq2SeqTop, Template
-from cutlayer.vendor.compute import Pieces, use_threads
+from cutlayer.serving.compute import Pieces, use_threads
 from cutlayer.wire.messages import AdapterInfo, JobSpec
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import errno
 import logging
-import traceback
 from collections.abc import Mapping
 
 from fastapi import FastAPI, Request
@@ -15,45 +14,11 @@ from sqlalchemy.exc import TimeoutError as NoConnection
 from starlette.exceptions import HTTPException
 
 from cutlayer.core import CutlayerError, DataError, ModelError, StorageError
+from cutlayer.serving.refusal import Refusal, log_without_values
 from cutlayer.wire import FrameError
-from cutlayer.wire.messages import Problem
 
-MEDIA_TYPE = "application/problem+json"
 _MOST_FAULTS = 20
 log = logging.getLogger("cutlayer.vendor")
-
-
-class Refusal(Exception):  # noqa: N818 - what it is; the error is the customer's
-    """The vendor will not do what a request asks, and says why.
-
-    Args:
-        status: HTTP status.
-        code: What is wrong, in a few words joined by hyphens; the same for the same fault.
-        detail: What was given and what is allowed. Never tensor values, keys or server paths.
-        remedy: What the customer should do next.
-        headers: Extra headers of the answer.
-    """
-
-    def __init__(
-        self, status: int, code: str, detail: str, *, remedy: str, headers: Mapping[str, str] | None = None
-    ) -> None:
-        super().__init__(f"{code}: {detail}")
-        self.status = status
-        self.code = code
-        self.detail = detail
-        self.remedy = remedy
-        self.headers = dict(headers or {})
-
-    def response(self) -> Response:
-        """The refusal as an HTTP answer."""
-        problem = Problem(
-            type=f"urn:cutlayer:{self.code}",
-            title=self.code.replace("-", " ").capitalize(),
-            status=self.status,
-            detail=self.detail,
-            remedy=self.remedy,
-        )
-        return Response(problem.model_dump_json(), status_code=self.status, media_type=MEDIA_TYPE, headers=self.headers)
 
 
 def not_found(kind: str, name: str) -> Refusal:
@@ -122,16 +87,6 @@ def refusal_for(error: Exception) -> Refusal:
     return Refusal(
         500, "internal-error", "The vendor made a mistake.", remedy="Try again; if it stays, ask the vendor."
     )
-
-
-def log_without_values(error: BaseException) -> None:
-    """Logs where an error came from, without its message: that might quote a body.
-
-    Errors of cutlayer itself carry no private values, so theirs is kept.
-    """
-    message = str(error) if isinstance(error, CutlayerError) else ""
-    where = "".join(traceback.format_tb(error.__traceback__))
-    log.error("%s %s\n%s", type(error).__name__, message, where)
 
 
 def install(app: FastAPI) -> None:

@@ -10,8 +10,9 @@ from typing import Any, Literal, Protocol, TypeVar
 
 import torch
 
-from cutlayer.vendor.compute import Pieces, memory
-from cutlayer.vendor.problems import Refusal, unacceptable
+from cutlayer.serving.compute import Pieces, memory
+from cutlayer.serving.refusal import Refusal
+from cutlayer.vendor.problems import unacceptable
 from cutlayer.vendor.settings import Limits
 from cutlayer.vendor.shares import Holding, first_to_leave, share, taken
 

@@ -2,122 +2,32 @@
 
 from __future__ import annotations
 
-import asyncio
 import contextlib
 import logging
 import os
-import resource
-import socket
 import stat
-import time
-import weakref
 from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
-import h11
-import uvicorn
+from fastapi import FastAPI
 from pydantic import ValidationError
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.core.files import make_folder
+from cutlayer.serving.compute import ThisThread
+from cutlayer.serving.listening import Address, run
+from cutlayer.serving.tls import make_certificate
 from cutlayer.vendor.app import create_app
 from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
-from cutlayer.vendor.compute import ThisThread
 from cutlayer.vendor.database import open_database
 from cutlayer.vendor.lock import lock
 from cutlayer.vendor.settings import VendorSettings, faults
-from cutlayer.vendor.tls import make_certificate
-from cutlayer.wire.transports.http import is_loopback
 
 DEFAULT_PORT = 8377
 log = logging.getLogger("cutlayer.vendor")
 _OURS = frozenset({".lock", "vendor.id", "vendor.json", "vendor.sqlite", "tls", "models", "tenants"})
 """What a set-up that did not end may have left in a data folder."""
-_BACKLOG = 128
-_KEEP_ALIVE_SECONDS = 600
-"""A customer computes between two steps; uvicorn's 5 s would drop its connection every time."""
-_STOP_SECONDS = 30
-"""A customer who does not read its answer may not keep the vendor from stopping."""
-_MOST_CONNECTIONS = 4096
-_SECONDS_BETWEEN_WARNINGS = 60
-
-
-class Connection(H11Protocol):
-    """One customer's connection: closed when it is open but says nothing, or does not come to an end of a head.
-
-    uvicorn limits the time between an answer and the next request's first byte, and the door that of a
-    body; nothing else limits the time that a head takes.
-
-    Attributes:
-        head_seconds: Time from opening, or from a head's first byte, to the head's end.
-    """
-
-    head_seconds: float = 20
-    _head_timer: asyncio.TimerHandle | None = None
-
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
-        """Starts the clock."""
-        super().connection_made(transport)
-        self._watch_head()
-
-    def data_received(self, data: bytes) -> None:
-        """Starts the clock at a head's first byte, and stops it at its last."""
-        super().data_received(data)
-        self._watch_head()
-
-    def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clock."""
-        self._stop_clock()
-        super().connection_lost(exc)
-
-    def _watch_head(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_clock()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
-
-    def _stop_clock(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
-
-
-class Listener(socket.socket):
-    """A listening socket that hangs up on whoever comes while too many are connected.
-
-    uvicorn's own limit answers everybody with 503 then, those who are connected and at work among
-    them; and connections that have not shaken hands for TLS are not counted there. Without a limit
-    the process would run out of file descriptors, which jobs need for their logs and checkpoints.
-
-    Attributes:
-        most: Connections at a time.
-    """
-
-    most = _MOST_CONNECTIONS
-
-    def __init__(self, *arguments: int) -> None:
-        super().__init__(*arguments)
-        self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
-        self._warned = -float(_SECONDS_BETWEEN_WARNINGS)
-
-    def accept(self) -> tuple[socket.socket, Any]:
-        """The next connection.
-
-        Raises:
-            ConnectionAbortedError: It was one too many; asyncio goes on to the next.
-        """
-        connection, address = super().accept()
-        if sum(other.fileno() >= 0 for other in self._accepted) >= self.most:
-            connection.close()
-            if time.monotonic() - self._warned >= _SECONDS_BETWEEN_WARNINGS:
-                self._warned = time.monotonic()
-                log.warning("%d connections are open; hanging up on further ones", self.most)
-            raise ConnectionAbortedError
-        self._accepted.add(connection)
-        return connection, address
 
 
 def init(
@@ -232,79 +142,19 @@ def serve(
         log.warning("%s %s", error.message, error.remedy)
     certificate = Path(tls_cert) if tls_cert is not None else settings.certificate
     private_key = Path(tls_key) if tls_key is not None else settings.private_key
-    has_tls = certificate.is_file() and private_key.is_file()
-    if not has_tls and (tls_cert is not None or tls_key is not None):
-        raise ConfigError([Fault("tls", f"{certificate}, {private_key}", "must be two readable PEM files")])
-    if not has_tls and not is_loopback(host):
-        raise ConfigError(
-            f"Serving {host} without TLS would show keys and releases to the network.",
-            remedy="Run: cutlayer vendor init --tls-host NAME, or give --tls-cert and --tls-key.",
-        )
-    # First what may fail for want of a port, before a folder is locked.
-    with listen(host, port) as listener:
-        listener.most = _most_connections()
-        compute = ThisThread(settings.compute_threads)
-        config = uvicorn.Config(
-            create_app(settings, executor=compute),
-            loop="asyncio",
-            http=Connection,
-            ws="none",
-            lifespan="on",
-            log_config=None,
-            access_log=False,  # the door keeps its own, without paths
-            server_header=False,
-            date_header=False,
-            backlog=_BACKLOG,
-            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
-            timeout_graceful_shutdown=_STOP_SECONDS,
-            ssl_certfile=str(certificate) if has_tls else None,
-            ssl_keyfile=str(private_key) if has_tls else None,
-        )
-        url = _url("https" if has_tls else "http", *listener.getsockname()[:2])
+    address = Address(host, port)
+    if tls_cert is not None or tls_key is not None or (certificate.is_file() and private_key.is_file()):
+        address = Address(host, port, certificate, private_key)
+    address.check(remedy="Run: cutlayer vendor init --tls-host NAME, or give --tls-cert and --tls-key.")
+
+    def listening(url: str) -> None:
         log.info("serving %s on %s", settings.data_dir, url)
         on_listening(url)
-        server = uvicorn.Server(config)
-        with server.capture_signals(), ThreadPoolExecutor(1, thread_name_prefix="http") as http:
-            ended = http.submit(server.run, sockets=[listener])
-            ended.add_done_callback(lambda _: compute.shutdown())
-            compute.work()
-            ended.result()
 
+    def make(compute: ThisThread) -> FastAPI:
+        return create_app(settings, executor=compute)
 
-def listen(host: str, port: int) -> Listener:
-    """A listening socket.
-
-    Raises:
-        ConfigError: The address or port cannot be had.
-    """
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # asyncio turns Nagle's algorithm off for sockets that name their protocol, and for no others:
-    # without it every answer waits 40 ms for the customer's delayed acknowledgement.
-    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    try:
-        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind((host, port))
-        listener.listen(_BACKLOG)
-    except (OSError, OverflowError) as error:
-        listener.close()
-        reason = getattr(error, "strerror", None) or str(error)
-        raise ConfigError(
-            f"The vendor cannot listen on {host} port {port}: {reason}.", remedy="Choose another address or port."
-        ) from error
-    return listener
-
-
-def _url(scheme: str, host: str, port: int) -> str:
-    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
-
-
-def _most_connections() -> int:
-    """Asks for all the file descriptors that this process may have; half of them are for files."""
-    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not grant
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
-        limit = hard
-    return _MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, limit // 2)
+    run(make, address, threads=settings.compute_threads, on_listening=listening)
 
 
 def _is_set_up(data_dir: Path) -> bool:

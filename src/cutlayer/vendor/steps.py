@@ -15,9 +15,10 @@ from torch import Tensor
 
 from cutlayer.core import Payload
 from cutlayer.models import Part, Seq2SeqTop, Template, Top
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.catalogue import ModelCard
 from cutlayer.vendor.log import GRADIENT, SOURCE, SOURCE_GRADIENT, STEP, UPDATE
-from cutlayer.vendor.problems import Refusal, conflict, unacceptable
+from cutlayer.vendor.problems import conflict, unacceptable
 from cutlayer.wire import Route, routes
 from cutlayer.wire.messages import JobSpec
 

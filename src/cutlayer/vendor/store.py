@@ -29,6 +29,7 @@ from sqlalchemy import delete, func, select
 from torch import Tensor
 
 from cutlayer.core.files import TEMPORARY, bytes_below, make_folder, removed, sync_folder
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import (
     check_ids,
@@ -41,7 +42,7 @@ from cutlayer.vendor.checks import (
 from cutlayer.vendor.database import Adapter, Database, Labels, RecordSet, Shard
 from cutlayer.vendor.database import Job as JobRow
 from cutlayer.vendor.earlier import read_job_spec
-from cutlayer.vendor.problems import Refusal, conflict, not_found, unacceptable
+from cutlayer.vendor.problems import conflict, not_found, unacceptable
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire import Form, FrameError, read_header

@@ -12,9 +12,9 @@ from fastapi import FastAPI
 from fastapi.testclient import TestClient
 
 from cutlayer.core import ModelError
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor import alone
 from cutlayer.vendor.alone import _TRIES, Held, Loops, Standings, add_alone
-from cutlayer.vendor.problems import Refusal
 from cutlayer.wire.messages import JobProgress, JobState
 
 SECRET = "wombat"

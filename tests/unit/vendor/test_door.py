@@ -120,7 +120,7 @@ def test_a_tenant_has_only_so_many_requests_at_a_time(
         thread.start()
     while transport._app.state.vendor.metrics.in_progress._value.get() < 2:  # type: ignore[attr-defined]
         pass
-    with pytest.raises(VendorError, match="2 requests of this tenant") as caught:
+    with pytest.raises(VendorError, match="2 requests of this key's owner") as caught:
         ask(transport, routes.SERVICE)
     assert caught.value.status == 429
     goes_on.set()

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 
 from cutlayer import vendor
 from cutlayer.core import Cut
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor import records
 from cutlayer.vendor.catalogue import Catalogue, ModelCard
 from cutlayer.vendor.checks import check_lengths
-from cutlayer.vendor.problems import Refusal
 from cutlayer.vendor.records import MappedShard, Records
 from cutlayer.wire import Form, unpack
 from cutlayer.wire.messages import JobSpec, OptimiserSpec

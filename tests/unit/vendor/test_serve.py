@@ -14,7 +14,7 @@ import urllib3
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError
-from cutlayer.vendor.serve import _most_connections, _url, listen
+from cutlayer.serving.listening import _most_connections, _url, listen
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:

@@ -16,9 +16,9 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import Cut, Rows, Tokens, VendorError
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.database import Database
-from cutlayer.vendor.problems import Refusal
 from cutlayer.vendor.store import HEAD_BYTES, RecordStore, Upload, _digest
 from cutlayer.wire import Form, Frame, Reply, WireType, encode_tensors, pack, routes
 from cutlayer.wire.messages import JobSpec, OptimiserSpec, RecordSetInfo, RecordSetSpec, SealRequest, ShardInfo

@@ -13,7 +13,7 @@ from cutlayer.core import Cut, PrecededTokens, Ragged, Rows, Tokens, Unsupported
 from cutlayer.core.tuning import FullSpec, LoraSpec, MethodSpec, PrefixSpec, PromptSpec
 from cutlayer.models import Head, Template, adapter_state, attach, cut_up, own_bytes, split, tune_whole
 from cutlayer.models.inputs import Layout
-from cutlayer.vendor.compute import memory
+from cutlayer.serving.compute import memory
 from cutlayer.vendor.trainer import Trainer, adapter_parameters, job_bytes, step_bytes
 from cutlayer.wire import Form
 from cutlayer.wire.messages import JobSpec, OptimiserSpec, Precision, ReconstructionSpec, StepSize

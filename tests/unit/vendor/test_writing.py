@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from cutlayer.models import BeamSearch
+from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.checks import check_room, read_search
-from cutlayer.vendor.problems import Refusal
 
 CARD: Any = SimpleNamespace(info=SimpleNamespace(name="tiny", vocab_size=100, max_length=32))
 

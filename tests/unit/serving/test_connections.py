@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 import uvicorn
 
-from cutlayer.vendor.serve import Connection, Listener, listen
+from cutlayer.serving.listening import Connection, Listener, listen
 
 Serve = Callable[..., Listener]
 REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nContent-Length: 3\r\n\r\n"

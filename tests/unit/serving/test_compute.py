@@ -16,7 +16,7 @@ import torch
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from cutlayer.vendor.compute import ComputeThread, FairQueue
+from cutlayer.serving.compute import ComputeThread, FairQueue
 
 Work = tuple[str, float]
 """Whose it is, and what it takes."""

@@ -1,4 +1,4 @@
-"""The one thread in which the vendor touches torch, and whose work it takes next.
+"""The one thread in which a service touches torch, and whose work it takes next.
 
 Two threads of a process that both enter OpenMP slow each other down by 1.5 to 3.8 times on a small
 machine, and dropout draws from a generator that a process has one of. So everything that computes,
@@ -28,7 +28,7 @@ from typing import Any, Concatenate, Generic, ParamSpec, TypeVar, overload
 
 import torch
 
-from cutlayer.vendor.problems import log_without_values
+from cutlayer.serving.refusal import log_without_values
 
 P = ParamSpec("P")
 T = TypeVar("T")

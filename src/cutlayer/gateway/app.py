@@ -1,0 +1,291 @@
+"""The gateway's service: OpenAI's routes for embeddings, answered by the customer's SDK."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import math
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from concurrent.futures import Executor
+from contextlib import asynccontextmanager
+from functools import partial
+from typing import Any
+
+import numpy as np
+import torch
+from pydantic import TypeAdapter
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from cutlayer.core import ConfigError, Fault
+from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.home import existing_ledger
+from cutlayer.gateway import answers
+from cutlayer.gateway.answers import ApiError, error_for
+from cutlayer.gateway.joiner import Answer, Asked, Joiner
+from cutlayer.gateway.key import KeyRing
+from cutlayer.gateway.requests import ETA_HEADER, eta_of, inputs_of, read_request, width_of
+from cutlayer.gateway.settings import GatewaySettings
+from cutlayer.privacy import LedgerSummary
+from cutlayer.serving.compute import ComputeThread
+from cutlayer.serving.door import App, Door
+from cutlayer.wire import routes
+from cutlayer.wire.messages import ModelInfo, ModelList
+
+_SECONDS_BETWEEN_LOOKS = 10.0
+"""At the vendor's models, for names and widths. What a request is answered with is looked at for each batch."""
+_SUMMARY = TypeAdapter(LedgerSummary)
+
+
+class Gateway:
+    """The parts of a running gateway.
+
+    Args:
+        client: The customer.
+        spec: How texts are privatized; its model is each request's.
+        settings: What applications may ask.
+        denoise: Whether the noise is taken out.
+        executor: Runs all that computes.
+
+    Raises:
+        ConfigError: There is no key, or an alias is none.
+    """
+
+    def __init__(
+        self, client: Client, spec: FinetuneSpec, settings: GatewaySettings, *, denoise: bool, executor: Executor | None
+    ) -> None:
+        self.client, self.spec, self.settings, self.denoise = client, spec, settings, denoise
+        self.keys = KeyRing(client.home)
+        self.compute = ComputeThread(torch.get_num_threads(), executor)
+        self.joiner = Joiner(client)
+        self.created = int(time.time())
+        self._aliases = _aliases(settings.alias)
+        self._models: dict[str, ModelInfo] = {}
+        self._looked = -math.inf
+
+    def open(self) -> None:
+        """Opens the roads to the models that aliases name, or to the vendor's default one, before anybody asks.
+
+        Raises:
+            ConfigError: An alias is of a model that the vendor does not have, or there is no denoiser for the settings.
+            VendorError: The vendor does not answer.
+        """
+        self.models()
+        named: list[str | None] = [*sorted(set(self._aliases.values()))]
+        for name in named or [None]:
+            self.joiner.open(self.spec.model_copy(update={"model": name}), denoise=self.denoise)
+
+    def models(self) -> dict[str, ModelInfo]:
+        """The vendor's models by all the names that they have here; asks the vendor, and may block.
+
+        Raises:
+            ConfigError: An alias is of a model that the vendor does not have.
+            VendorError: The vendor does not answer.
+        """
+        if time.monotonic() - self._looked > _SECONDS_BETWEEN_LOOKS:
+            offered = self.client.gate().send(routes.MODELS).expect(ModelList).models
+            named = {model.name: model for model in offered}
+            if missing := sorted(set(self._aliases.values()) - set(named)):
+                raise ConfigError(
+                    [Fault("alias", missing[0], f"must be one of the vendor's models: {', '.join(sorted(named))}")]
+                )
+            self._models = {**named, **{alias: named[name] for alias, name in self._aliases.items()}}
+            self._looked = time.monotonic()
+        return self._models
+
+    async def model(self, name: str) -> ModelInfo:
+        """A model by one of its names here.
+
+        Raises:
+            ApiError: None has this name.
+        """
+        models = await run_in_threadpool(self.models)
+        if name not in models:
+            raise ApiError(
+                404,
+                "model_not_found",
+                f"There is no model of this name; there are: {', '.join(sorted(models))}. A name that the application "
+                "has is given with --alias NAME=MODEL.",
+                param="model",
+            )
+        return models[name]
+
+    async def embed(self, request: Request) -> Response:
+        """Answers a request for embeddings."""
+        asked = read_request(await request.body())
+        inputs = inputs_of(asked, self.settings)
+        model = await self.model(asked.model)
+        width = width_of(asked, self.settings, width=model.embedding.width)
+        eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
+        privacy = self.spec.privacy.model_copy(update={"eta": eta})
+        spec = self.spec.model_copy(update={"privacy": privacy, "model": model.name})
+        found = await self._answered(request, Asked(inputs, spec, self.denoise, self.settings.truncate))
+        values = found.values
+        if width < values.shape[1]:
+            values = values[:, :width]
+            values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+        write = partial(
+            answers.embeddings,
+            values,
+            model=asked.model,
+            tokens=found.tokens,
+            form=asked.encoding_format,
+            headers={ETA_HEADER: f"{eta:g}"},
+        )
+        return await run_in_threadpool(write)
+
+    async def _answered(self, request: Request, asked: Asked) -> Answer:
+        """Waits for the answer, or for the application to hang up: then what waits still is not sent."""
+        self.joiner.add(asked)
+        self.compute.post(lambda _: self.joiner.serve(), "")
+        answer = asyncio.wrap_future(asked.answer)
+        gone = asyncio.ensure_future(_hung_up(request))
+        both: set[asyncio.Future[Any]] = {answer, gone}
+        try:
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            if not answer.done():
+                raise ClientDisconnect
+            return answer.result()
+        finally:
+            gone.cancel()
+            answer.cancel()
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+class GatewayDoor(Door):
+    """Wraps the gateway's application.
+
+    Args:
+        app: The application.
+        keys: The gateway's key.
+        settings: What one request may take.
+    """
+
+    open_paths = frozenset({"/healthz"})
+    wanted = "the key that `cutlayer gateway key` printed"
+
+    def __init__(self, app: App, *, keys: KeyRing, settings: GatewaySettings) -> None:
+        super().__init__(
+            app,
+            body_seconds=settings.body_seconds,
+            requests_at_once=settings.requests_at_once,
+            books=logging.getLogger("cutlayer.gateway.requests"),
+        )
+        self._keys = keys
+        self._most = settings.max_body_bytes
+
+    def meant(self, method: str, path: str) -> tuple[str, int]:
+        """See `Door.meant`."""
+        name = path.removeprefix("/v1/").strip("/") if path in _NAMED else "other"
+        return name, self._most if name == "embeddings" and method == "POST" else 0
+
+    async def owner(self, key: str) -> str | None:
+        """See `Door.owner`."""
+        opened: bool = await run_in_threadpool(self._keys.opens, key)
+        return "application" if opened else None
+
+    def response(self, error: Exception) -> Response:
+        """See `Door.response`."""
+        return error_for(error).response()
+
+
+_NAMED = frozenset({"/v1/embeddings", "/v1/models", "/healthz", "/ledger"})
+
+
+def create_app(
+    client: Client,
+    spec: FinetuneSpec,
+    settings: GatewaySettings | None = None,
+    *,
+    denoise: bool = True,
+    executor: Executor | None = None,
+) -> Starlette:
+    """The gateway as an ASGI application.
+
+    Args:
+        client: The customer: its connection, folder and device.
+        spec: How texts are privatized; its model is each request's.
+        settings: What applications may ask.
+        denoise: Whether the noise is taken out, where there is any.
+        executor: Runs all that computes, one call at a time; a thread of its own by default.
+
+    Raises:
+        ConfigError: There is no key, or an alias is none.
+    """
+    settings = settings or GatewaySettings()
+    gateway = Gateway(client, spec, settings, denoise=denoise, executor=executor)
+
+    async def embeddings(request: Request) -> Response:
+        return await gateway.embed(request)
+
+    async def models(_: Request) -> Response:
+        return answers.models(sorted(await run_in_threadpool(gateway.models)), created=gateway.created)
+
+    async def model(request: Request) -> Response:
+        name = request.path_params["name"]
+        await gateway.model(name)
+        return answers.model(name, created=gateway.created)
+
+    async def health(_: Request) -> Response:
+        return answers.plain({"status": "ok"})
+
+    def ledger(_: Request) -> Response:
+        summary = existing_ledger(client.home.path).summary()
+        return answers.plain(_SUMMARY.dump_python(summary, mode="json"))
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        await run_in_threadpool(gateway.compute.close, client.close)
+
+    async def refuse(_: Request, error: Exception) -> Response:
+        if isinstance(error, HTTPException):
+            found = error.status_code == 405
+            error = ApiError(
+                error.status_code,
+                "method_not_allowed" if found else "not_found",
+                "There is no such route. There are POST /v1/embeddings, GET /v1/models, /ledger and /healthz.",
+            )
+        return error_for(error).response()
+
+    listed: Sequence[tuple[str, Callable[..., object], str]] = (
+        ("/v1/embeddings", embeddings, "POST"),
+        ("/v1/models", models, "GET"),
+        ("/v1/models/{name:path}", model, "GET"),
+        ("/ledger", ledger, "GET"),
+        ("/healthz", health, "GET"),
+    )
+    app = Starlette(
+        routes=[Route(path, call, methods=[method]) for path, call, method in listed],
+        exception_handlers={HTTPException: refuse},
+        lifespan=lifespan,
+    )
+    app.state.gateway = gateway
+    app.add_middleware(GatewayDoor, keys=gateway.keys, settings=settings)
+    return app
+
+
+def _aliases(given: Sequence[str]) -> dict[str, str]:
+    """Models' names by the names that applications have for them.
+
+    Raises:
+        ConfigError: One is no pair, or a name is given twice.
+    """
+    pairs = [each.partition("=") for each in given]
+    faults = [
+        Fault("alias", each, "must be NAME=MODEL, each name once")
+        for each, (name, separator, model) in zip(given, pairs, strict=True)
+        if not (name and separator and model) or [other for other, _, _ in pairs].count(name) > 1
+    ]
+    if faults:
+        raise ConfigError(faults)
+    return {name: model for name, _, model in pairs}

@@ -1,0 +1,192 @@
+"""Waiting requests, joined: what came while the vendor answered is read, privatized, sent and denoised as one batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from concurrent.futures import Future
+from contextlib import suppress
+from dataclasses import dataclass, field
+from threading import Lock
+from typing import Final
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+
+from cutlayer.core import ConfigError, DataError, PrivacyError, Ragged, Tokens
+from cutlayer.customer import Client, FinetuneSpec, Silent
+from cutlayer.customer.embed import Embeddings, Roads
+from cutlayer.data import Dataset
+from cutlayer.data.dataset import check_characters
+from cutlayer.gateway.answers import ApiError
+
+_MOST_TEXTS: Final = 4096
+"""Of a batch: those who come behind it wait no longer than for so many."""
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A request for embeddings.
+
+    Attributes:
+        inputs: Texts, or token ids of each.
+        spec: How they are privatized, and by which model they are embedded.
+        denoise: Whether the noise is taken out.
+        cut: Whether texts that are too long lose their end; else they are refused.
+        answer: Where the answer goes; cancelled if nobody waits for it any more.
+    """
+
+    inputs: Sequence[str] | Sequence[list[int]] = field(repr=False)
+    spec: FinetuneSpec
+    denoise: bool
+    cut: bool
+    answer: Future[Answer] = field(default_factory=Future, repr=False)
+
+    @property
+    def joins(self) -> tuple[FinetuneSpec, bool]:
+        """What requests of one batch have in common."""
+        return self.spec, self.denoise
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Embeddings of a request.
+
+    Attributes:
+        values: `[n, width]` float32, in the order of the request.
+        tokens: Of all texts, as they left; without special tokens.
+    """
+
+    values: NDArray[np.float32] = field(repr=False)
+    tokens: int
+
+
+class Joiner:
+    """Answers requests in the compute thread.
+
+    Args:
+        client: The customer.
+    """
+
+    def __init__(self, client: Client) -> None:
+        self._roads = Roads(client)
+        self._waiting: list[Asked] = []
+        self._lock = Lock()
+
+    def open(self, spec: FinetuneSpec, *, denoise: bool) -> None:
+        """Opens the road for requests of these settings.
+
+        Args:
+            spec: How texts are privatized, and by which model they are embedded.
+            denoise: Whether the noise is taken out.
+        """
+        self._roads.find(spec, Silent(), denoise=denoise)
+
+    def add(self, asked: Asked) -> None:
+        """Has a request wait; `serve` is then to be called once more."""
+        with self._lock:
+            self._waiting.append(asked)
+
+    def serve(self) -> None:
+        """Answers the request that waits the longest, and those that can be answered with it."""
+        batch = [asked for asked in self._take() if asked.answer.set_running_or_notify_cancel()]
+        if not batch:
+            return
+        try:
+            road = self._roads.find(batch[0].spec, Silent(), denoise=batch[0].denoise)
+            self._answer(road, batch)
+        except BaseException as error:
+            for asked in batch:
+                with suppress(Exception):  # it has its answer
+                    asked.answer.set_exception(error)
+
+    def _take(self) -> list[Asked]:
+        """A batch of those that wait."""
+        with self._lock:
+            taken: list[Asked] = []
+            left: list[Asked] = []
+            texts = 0
+            for asked in self._waiting:
+                fits = not taken or (asked.joins == taken[0].joins and texts + len(asked.inputs) <= _MOST_TEXTS)
+                (taken if fits else left).append(asked)
+                texts += len(asked.inputs) if fits else 0
+            self._waiting = left
+        return taken
+
+    def _answer(self, road: Embeddings, batch: Sequence[Asked]) -> None:
+        read: list[tuple[Asked, Tokens]] = []
+        for asked in batch:
+            try:
+                read.append((asked, _read(road, asked)))
+            except (ApiError, DataError) as error:
+                asked.answer.set_exception(error)
+        if not read:
+            return
+        try:
+            self._embed(road, read)
+        except (PrivacyError, ConfigError, DataError):
+            # one of them: the others are not to pay for it
+            for each in read:
+                try:
+                    self._embed(road, [each])
+                except (PrivacyError, ConfigError, DataError) as error:
+                    each[0].answer.set_exception(error)
+
+    def _embed(self, road: Embeddings, read: Sequence[tuple[Asked, Tokens]]) -> None:
+        names = [_name(each) for asked, _ in read for each in asked.inputs]
+        found = road.of(Tokens.concatenate([tokens for _, tokens in read]), names, Silent())
+        start = 0
+        for asked, tokens in read:
+            stop = start + len(tokens)
+            sizes = tokens.segments[0].lengths.clamp(max=road.longest)
+            asked.answer.set_result(Answer(found.values[start:stop], int(sizes.sum())))
+            start = stop
+
+
+def _name(given: str | list[int]) -> tuple[str]:
+    return (given if isinstance(given, str) else " ".join(map(str, given)),)
+
+
+def _read(road: Embeddings, asked: Asked) -> Tokens:
+    """A request's texts as tokens.
+
+    Raises:
+        ApiError: A text is no text, has no token, or is too long; an id is none of the model's.
+    """
+    texts = [each for each in asked.inputs if isinstance(each, str)]
+    if texts:
+        for row, text in enumerate(texts):
+            check_characters(text, f"input[{row}]")
+        tokens = road.read(Dataset(tuple((text,) for text in texts)))
+    else:
+        tokens = _of_ids(road, [each for each in asked.inputs if not isinstance(each, str)])
+    lengths = tokens.segments[0].lengths
+    if len(none := (lengths == 0).nonzero()):
+        raise ApiError(400, "invalid_input", f"input[{int(none[0])}] has no token. Leave it out.", param="input")
+    if not asked.cut and len(long := (lengths > road.longest).nonzero()):
+        row = int(long[0])
+        raise ApiError(
+            400,
+            "context_length_exceeded",
+            f"input[{row}] has {int(lengths[row])} tokens; this model reads {road.longest}. Send less, or start the "
+            "gateway with --truncate.",
+            param="input",
+        )
+    return tokens
+
+
+def _of_ids(road: Embeddings, ids: Sequence[list[int]]) -> Tokens:
+    if road.spec.privacy.mechanism == "words":
+        raise ApiError(400, "invalid_input", "This gateway draws words, and takes texts alone.", param="input")
+    tokenizer, size = road.archive.tokenizer, len(road.archive.candidates)
+    special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
+    for row, each in enumerate(ids):
+        if wrong := [token for token in each if not 0 <= token < size or token in special]:
+            raise ApiError(
+                400,
+                "invalid_input",
+                f"input[{row}] has the token id {wrong[0]}: this model's lie between 0 and {size - 1}, and special "
+                "tokens are left out, for the model gets its own.",
+                param="input",
+            )
+    return Tokens((Ragged(torch.tensor([token for each in ids for token in each]), torch.tensor([*map(len, ids)])),))

@@ -1,0 +1,49 @@
+"""Settings of a gateway, beside how texts are privatized."""
+
+from __future__ import annotations
+
+from typing import Final
+
+from cutlayer.core.setting import Shown, setting
+from cutlayer.core.spec import SettingsSpec
+
+GATEWAY: Final = "Gateway"
+"""The topic of these settings."""
+
+
+class GatewaySettings(SettingsSpec):
+    """What applications may ask of a gateway."""
+
+    alias: tuple[str, ...] = setting(
+        (),
+        help="A name that applications have for one of the vendor's models, such as "
+        "text-embedding-3-small=starter; may be repeated.",
+        shown=Shown(GATEWAY, common=True, metavar="NAME=MODEL"),
+    )
+    truncate: bool = setting(
+        False,
+        help="Cut texts that are longer than the model reads; without it they are refused.",
+        shown=Shown(GATEWAY),
+    )
+    allow_truncation: bool = setting(
+        False,
+        help="Let applications ask for fewer dimensions than the model has: the first ones, scaled to length 1. Models "
+        "that were not trained for it lose more by it than their share.",
+        shown=Shown(GATEWAY),
+    )
+    token_ids: bool = setting(
+        False,
+        help="Take arrays of token ids, which must be the vendor's model's. Most clients that send ids send another "
+        "tokenizer's, which mean other words.",
+        shown=Shown(GATEWAY),
+    )
+    requests_at_once: int = setting(
+        256,
+        help="Most requests in progress; further ones are told to wait.",
+        shown=Shown(GATEWAY, unit="requests"),
+        ge=1,
+    )
+    max_body_bytes: int = setting(32 * 2**20, help="Largest request.", shown=Shown(GATEWAY, unit="bytes"), ge=1024)
+    body_seconds: float = setting(
+        60.0, help="How long the body of a request may take to arrive.", shown=Shown(GATEWAY, unit="s"), gt=0
+    )

@@ -1,0 +1,223 @@
+"""Connections to a service: how many there may be, how long one may say nothing, and the process that answers them."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import resource
+import socket
+import time
+import weakref
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from cutlayer.core import ConfigError, Fault
+from cutlayer.serving.compute import ThisThread
+from cutlayer.wire.transports.http import is_loopback
+
+log = logging.getLogger("cutlayer.serving")
+_BACKLOG = 128
+_KEEP_ALIVE_SECONDS = 600
+"""A customer computes between two steps; uvicorn's 5 s would drop its connection every time."""
+_STOP_SECONDS = 30
+"""Who does not read its answer may not keep a service from stopping."""
+_MOST_CONNECTIONS = 4096
+_SECONDS_BETWEEN_WARNINGS = 60
+
+
+class Connection(H11Protocol):
+    """A connection: closed when it is open but says nothing, or does not come to an end of a head.
+
+    uvicorn limits the time between an answer and the next request's first byte, and the door that of a
+    body; nothing else limits the time that a head takes.
+
+    Attributes:
+        head_seconds: Time from opening, or from a head's first byte, to the head's end.
+    """
+
+    head_seconds: float = 20
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
+        """Starts the clock."""
+        super().connection_made(transport)
+        self._watch_head()
+
+    def data_received(self, data: bytes) -> None:
+        """Starts the clock at a head's first byte, and stops it at its last."""
+        super().data_received(data)
+        self._watch_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Stops the clock."""
+        self._stop_clock()
+        super().connection_lost(exc)
+
+    def _watch_head(self) -> None:
+        if self.conn.their_state is not h11.IDLE:
+            self._stop_clock()
+        elif self._head_timer is None:
+            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+
+    def _stop_clock(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+class Listener(socket.socket):
+    """A listening socket that hangs up on whoever comes while too many are connected.
+
+    uvicorn's own limit answers everybody with 503 then, those who are connected and at work among
+    them; and connections that have not shaken hands for TLS are not counted there. Without a limit
+    the process would run out of file descriptors, which jobs need for their logs and checkpoints.
+
+    Attributes:
+        most: Connections at a time.
+    """
+
+    most = _MOST_CONNECTIONS
+
+    def __init__(self, *arguments: int) -> None:
+        super().__init__(*arguments)
+        self._accepted: weakref.WeakSet[socket.socket] = weakref.WeakSet()
+        self._warned = -float(_SECONDS_BETWEEN_WARNINGS)
+
+    def accept(self) -> tuple[socket.socket, Any]:
+        """The next connection.
+
+        Raises:
+            ConnectionAbortedError: It was one too many; asyncio goes on to the next.
+        """
+        connection, address = super().accept()
+        if sum(other.fileno() >= 0 for other in self._accepted) >= self.most:
+            connection.close()
+            if time.monotonic() - self._warned >= _SECONDS_BETWEEN_WARNINGS:
+                self._warned = time.monotonic()
+                log.warning("%d connections are open; hanging up on further ones", self.most)
+            raise ConnectionAbortedError
+        self._accepted.add(connection)
+        return connection, address
+
+
+@dataclass(frozen=True)
+class Address:
+    """Where a service listens, and with which certificate.
+
+    Attributes:
+        host: Address to listen on. Others than this machine's are served over TLS only.
+        port: Port to listen on; 0 for one that the system chooses.
+        certificate: PEM file; `None` without TLS.
+        private_key: Its private key.
+    """
+
+    host: str
+    port: int
+    certificate: Path | None = None
+    private_key: Path | None = None
+
+    def check(self, *, remedy: str) -> None:
+        """Refuses what would show keys and texts to a network.
+
+        Args:
+            remedy: How a certificate is given.
+
+        Raises:
+            ConfigError: A file is missing, or TLS is.
+        """
+        files = self.certificate, self.private_key
+        if any(file is not None for file in files):
+            if not all(file is not None and file.is_file() for file in files):
+                told = ", ".join(str(file) for file in files if file is not None)
+                raise ConfigError([Fault("tls", told, "must be two readable PEM files")])
+        elif not is_loopback(self.host):
+            raise ConfigError(
+                f"Serving {self.host} without TLS would show keys and what is sent to the network.", remedy=remedy
+            )
+
+
+def run(
+    make: Callable[[ThisThread], Any], address: Address, *, threads: int, on_listening: Callable[[str], object]
+) -> None:
+    """Answers requests until the process is told to stop; what computes runs in the calling thread.
+
+    Args:
+        make: Makes the ASGI application, which computes in what it is given.
+        address: Where to listen.
+        threads: Compute threads.
+        on_listening: Told the service's address once requests reach it.
+
+    Raises:
+        ConfigError: The address or port cannot be had; or what `make` raises.
+    """
+    # First what may fail for want of a port, before `make` locks a folder.
+    with listen(address.host, address.port) as listener:
+        listener.most = _most_connections()
+        compute = ThisThread(threads)
+        config = uvicorn.Config(
+            make(compute),
+            loop="asyncio",
+            http=Connection,
+            ws="none",
+            lifespan="on",
+            log_config=None,
+            access_log=False,  # the door keeps its own, without paths
+            server_header=False,
+            date_header=False,
+            backlog=_BACKLOG,
+            timeout_keep_alive=_KEEP_ALIVE_SECONDS,
+            timeout_graceful_shutdown=_STOP_SECONDS,
+            ssl_certfile=None if address.certificate is None else str(address.certificate),
+            ssl_keyfile=None if address.private_key is None else str(address.private_key),
+        )
+        on_listening(_url("http" if address.certificate is None else "https", *listener.getsockname()[:2]))
+        server = uvicorn.Server(config)
+        with server.capture_signals(), ThreadPoolExecutor(1, thread_name_prefix="http") as http:
+            ended = http.submit(server.run, sockets=[listener])
+            ended.add_done_callback(lambda _: compute.shutdown())
+            compute.work()
+            ended.result()
+
+
+def listen(host: str, port: int) -> Listener:
+    """A listening socket.
+
+    Raises:
+        ConfigError: The address or port cannot be had.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    # asyncio turns Nagle's algorithm off for sockets that name their protocol, and for no others:
+    # without it every answer waits 40 ms for the customer's delayed acknowledgement.
+    listener = Listener(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    try:
+        listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        listener.bind((host, port))
+        listener.listen(_BACKLOG)
+    except (OSError, OverflowError) as error:
+        listener.close()
+        reason = getattr(error, "strerror", None) or str(error)
+        raise ConfigError(
+            f"The service cannot listen on {host} port {port}: {reason}.", remedy="Choose another address or port."
+        ) from error
+    return listener
+
+
+def _url(scheme: str, host: str, port: int) -> str:
+    return f"{scheme}://[{host}]:{port}" if ":" in host else f"{scheme}://{host}:{port}"
+
+
+def _most_connections() -> int:
+    """Asks for all the file descriptors that this process may have; half of them are for files."""
+    limit, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    with contextlib.suppress(OSError, ValueError):  # macOS names a limit that it does not grant
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+        limit = hard
+    return _MOST_CONNECTIONS if limit == resource.RLIM_INFINITY else min(_MOST_CONNECTIONS, limit // 2)

@@ -1,0 +1,149 @@
+"""Requests that wait are answered together, and none pays for another."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from concurrent.futures import Future
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutlayer.core import BudgetError, VendorError
+from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.embed import Embeddings
+from cutlayer.gateway import joiner as module
+from cutlayer.gateway.joiner import Asked, Joiner
+from cutlayer.privacy import TextToText
+from cutlayer.wire import routes
+from tests.unit.gateway.asked import gateway_of, values_of
+
+
+def asked(*texts: str, eta: float = 6, **spec: Any) -> Asked:
+    return Asked(texts, FinetuneSpec(privacy=TextToText(eta=eta), **spec), denoise=False, cut=False)
+
+
+def batches(client: Client) -> list[int]:
+    """How many texts each frame held."""
+    return [entry.texts for entry in client.ledger.frames() if entry.route == routes.EMBEDDINGS.name]
+
+
+def test_those_who_wait_are_answered_together(client: Client) -> None:
+    joiner = Joiner(client)
+    waiting = [asked("w1 w2"), asked("w3", "w4 w5"), asked("w1 w2")]
+    for each in waiting:
+        joiner.add(each)
+    joiner.serve()
+    assert batches(client) == [3]  # of equal texts one
+    wanted = client.embed(["w1 w2", "w3", "w4 w5"], eta=6, denoiser="none", progress=None).values
+    found = [each.answer.result(0) for each in waiting]
+    assert [each.tokens for each in found] == [2, 3, 2]
+    assert np.array_equal(np.concatenate([found[0].values, found[1].values]), wanted)
+    assert np.array_equal(found[2].values, wanted[:1])
+    joiner.serve()  # nobody waits
+
+
+def test_other_settings_are_another_batch(client: Client) -> None:
+    joiner = Joiner(client)
+    waiting = [asked("w1"), asked("w2", eta=3), asked("w3")]
+    for each in waiting:
+        joiner.add(each)
+    joiner.serve()
+    assert [each.answer.done() for each in waiting] == [True, False, True]
+    joiner.serve()
+    assert waiting[1].answer.done()
+    assert batches(client) == [2, 1]
+
+
+def test_a_batch_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_MOST_TEXTS", 3)
+    joiner = Joiner(client)
+    waiting = [asked("w1", "w2"), asked("w3", "w4"), asked("w5"), asked("w6", "w7", "w8", "w9")]
+    for each in waiting:
+        joiner.add(each)
+    joiner.serve()
+    assert [each.answer.done() for each in waiting] == [True, False, True, False]
+    joiner.serve()
+    joiner.serve()
+    assert all(each.answer.done() for each in waiting)
+
+
+def test_one_that_is_refused_harms_no_other(client: Client) -> None:
+    joiner = Joiner(client)
+    budget = {"privacy_budget": 7.0}
+    first = asked("w1", **budget)
+    joiner.add(first)
+    joiner.serve()
+    client.embed(["w2"], eta=5, denoiser="none", progress=None)
+    waiting = [asked("w3", **budget), asked("w2", **budget), asked("w4 " * 200, **budget), asked("w5", " ", **budget)]
+    for each in waiting:
+        joiner.add(each)
+    joiner.serve()
+    assert waiting[0].answer.result(0).values.shape == (1, 32)
+    assert isinstance(waiting[1].answer.exception(0), BudgetError)
+    assert "200 tokens" in str(waiting[2].answer.exception(0))
+    assert "input[1]" in str(waiting[3].answer.exception(0))
+
+
+def test_a_vendor_that_fails_fails_all_of_them_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[int] = []
+
+    def fail(*_: object) -> None:
+        calls.append(1)
+        raise VendorError("It is away.")
+
+    monkeypatch.setattr(Embeddings, "of", fail)
+    joiner = Joiner(client)
+    waiting = [asked("w1"), asked("w2")]
+    for each in waiting:
+        joiner.add(each)
+    joiner.serve()
+    assert all(isinstance(each.answer.exception(0), VendorError) for each in waiting)
+    assert len(calls) == 1
+
+
+def test_what_nobody_waits_for_is_not_sent(client: Client) -> None:
+    joiner = Joiner(client)
+    waiting = [asked("w1"), asked("w2")]
+    for each in waiting:
+        joiner.add(each)
+    waiting[0].answer.cancel()
+    joiner.serve()
+    assert batches(client) == [1]
+    assert waiting[1].answer.done()
+
+
+def test_an_application_that_hangs_up_is_not_waited_for(client: Client) -> None:
+    """Its texts do not leave, and the next one gets its answer."""
+    with gateway_of(client) as asking:
+        gateway, entered, let_go = asking.app.state.gateway, threading.Event(), threading.Event()
+        gateway.compute.post(lambda _: (entered.set(), let_go.wait(20)), "")
+        entered.wait(20)
+        status: Future[int] = Future()
+
+        async def hang_up() -> None:
+            body = b'{"input": "w7", "model": "tiny"}'
+            events = iter([{"type": "http.request", "body": body}, {"type": "http.disconnect"}])
+
+            async def receive() -> Any:
+                return next(events)
+
+            async def send(event: Any) -> None:
+                status.set_result(event["status"])
+
+            headers = [(b"authorization", f"Bearer {asking.key}".encode()), (b"content-length", b"%d" % len(body))]
+            scope = {
+                "type": "http",
+                "method": "POST",
+                "path": "/v1/embeddings",
+                "headers": headers,
+                "query_string": b"",
+            }
+            await asking.app(scope, receive, send)
+
+        asyncio.run(hang_up())
+        assert not status.done()
+        let_go.set()
+        values_of(asking.embed("w8"))
+    assert batches(client) == [1]

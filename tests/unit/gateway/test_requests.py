@@ -1,0 +1,230 @@
+"""What a gateway answers, and what it refuses before a text leaves."""
+
+from __future__ import annotations
+
+import base64
+import json
+import logging
+import math
+from typing import Any
+
+import numpy as np
+import pytest
+
+from cutlayer.core import ConfigError, VendorError
+from cutlayer.customer import Client
+from cutlayer.gateway import GatewaySettings, make_key
+from cutlayer.gateway.answers import error_for
+from cutlayer.privacy import NoPrivacy, TextToText, Words
+from cutlayer.wire import routes
+from tests.unit.gateway.asked import Asking, gateway_of, values_of
+
+TEXTS = ["w1 w2 w3", "w4", "w5 w6"]
+
+
+def code(answer: Any) -> tuple[int, str | None]:
+    error = answer.json()["error"]
+    assert error.keys() == {"message", "type", "param", "code"}
+    assert all(text not in error["message"] for text in ("w1", "w7", "secret"))
+    return answer.status_code, error["code"]
+
+
+def test_embeddings_are_the_sdks(client: Client) -> None:
+    wanted = client.embed(TEXTS, eta=6, denoiser="none", progress=None)
+    with gateway_of(client) as asking:
+        answer = asking.embed(TEXTS)
+        assert np.array_equal(np.array(values_of(answer), dtype=np.float32), wanted.values)
+        content = answer.json()
+        assert (content["object"], content["model"]) == ("list", "tiny")
+        assert content["usage"] == {"prompt_tokens": 6, "total_tokens": 6}
+        assert answer.headers["X-Cutlayer-Eta"] == "6"
+        packed = asking.embed(TEXTS[0], encoding_format="base64").json()["data"][0]["embedding"]
+        assert np.array_equal(np.frombuffer(base64.b64decode(packed), dtype="<f4"), wanted.values[0])
+    entries = [entry for entry in client.ledger.frames() if entry.route == routes.EMBEDDINGS.name]
+    assert sum(entry.texts for entry in entries) == 3  # what left once leaves no more
+
+
+def test_models_have_names_that_applications_know(client: Client) -> None:
+    with gateway_of(client, alias=("text-embedding-3-small=tiny",)) as asking:
+        listed = asking.send("GET", "/v1/models").json()
+        assert [each["id"] for each in listed["data"]] == ["text-embedding-3-small", "tiny"]
+        assert asking.send("GET", "/v1/models/tiny").json()["object"] == "model"
+        answer = asking.embed("w1", model="text-embedding-3-small")
+        assert values_of(answer) == values_of(asking.embed("w1"))
+        assert answer.json()["model"] == "text-embedding-3-small"
+        assert code(asking.send("GET", "/v1/models/other")) == (404, "model_not_found")
+    with pytest.raises(ConfigError, match="NAME=MODEL"), gateway_of(client, alias=("a=b", "a=c")):
+        pass
+    with gateway_of(client, alias=("a=b",)) as asking, pytest.raises(ConfigError, match="one of the vendor's models"):
+        asking.app.state.gateway.open()
+
+
+@pytest.mark.parametrize(
+    ("body", "wanted"),
+    [
+        ({"input": ""}, (400, "invalid_input")),
+        ({"input": []}, (400, "invalid_input")),
+        ({"input": ["w7", ""]}, (400, "invalid_input")),
+        ({"input": ["w7", " "]}, (400, "invalid_input")),
+        ({"input": ["w7", "\ud800"]}, (400, "invalid_input")),
+        ({"input": ["w7", 3]}, (400, "invalid_input")),
+        ({"input": {"w7": "w7"}}, (400, "invalid_input")),
+        ({"input": None}, (400, "invalid_input")),
+        ({"input": ["w7"] * 2049}, (400, "invalid_input")),
+        ({"input": [[5, 6]]}, (400, "token_ids_not_taken")),
+        ({"input": [5, 6]}, (400, "token_ids_not_taken")),
+        ({"input": "w7 " * 200}, (400, "context_length_exceeded")),
+        ({"input": "w7", "model": "other"}, (404, "model_not_found")),
+        ({"input": "w7", "model": 3}, (400, "invalid_value")),
+        ({"input": "w7", "dimensions": 0}, (400, "invalid_dimensions")),
+        ({"input": "w7", "dimensions": 33}, (400, "invalid_dimensions")),
+        ({"input": "w7", "dimensions": 31}, (400, "invalid_dimensions")),
+        ({"input": "w7", "dimensions": True}, (400, "invalid_value")),
+        ({"input": "w7", "encoding_format": "hex"}, (400, "invalid_value")),
+        ({"input": "w7", "secret w7": 1}, (400, "unknown_field")),
+        ({"input": "w7", "stream": True}, (400, "unknown_field")),
+    ],
+)
+def test_what_cannot_be_answered_is_refused_before_a_text_leaves(
+    body: dict[str, Any], wanted: tuple[int, str], client: Client
+) -> None:
+    with gateway_of(client) as asking:
+        sent = json.dumps({"model": "tiny"} | body).encode()
+        assert code(asking.send("POST", "/v1/embeddings", content=sent)) == wanted
+    assert not any(entry.texts for entry in client.ledger.frames())
+
+
+@pytest.mark.parametrize("content", [b"", b"w7", b"[1]", b'{"input": "w7"}', b"\xff\xfe", b"[" * 100_000])
+def test_what_is_no_request_is_refused(content: bytes, client: Client) -> None:
+    with gateway_of(client) as asking:
+        answer = asking.send("POST", "/v1/embeddings", content=content)
+    assert answer.status_code == 400
+    assert "w7" not in answer.text
+
+
+def test_eta_may_be_lowered_and_not_raised(client: Client) -> None:
+    with gateway_of(client) as asking:
+        lower = asking.embed(TEXTS, headers={"X-Cutlayer-Eta": "3"})
+        assert lower.headers["X-Cutlayer-Eta"] == "3"
+        wanted = client.embed(TEXTS, eta=3, denoiser="none", progress=None).values
+        assert np.array_equal(np.array(values_of(lower), dtype=np.float32), wanted)
+        for header, said in (
+            ("6.5", "eta_too_high"),
+            ("inf", "eta_too_high"),
+            ("0", "invalid_eta"),
+            ("x", "invalid_eta"),
+        ):
+            assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": header})) == (400, said)
+        assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": "nan"})) == (400, "invalid_eta")
+    assert [line.largest_eta for line in client.ledger.summary().mechanisms] == [3]
+
+
+def test_dimensions_are_cut_off_only_where_that_was_allowed(client: Client) -> None:
+    with gateway_of(client, allow_truncation=True) as asking:
+        whole = np.array(values_of(asking.embed("w1")))
+        cut = np.array(values_of(asking.embed("w1", dimensions=5)))
+    first = whole[:, :5] / np.linalg.norm(whole[:, :5])
+    assert np.allclose(cut, first, atol=1e-6)
+
+
+def test_long_texts_lose_their_end_only_where_that_was_allowed(client: Client) -> None:
+    with gateway_of(client, NoPrivacy(), truncate=True) as asking:
+        found = asking.embed(["w7 " * 200, "w7"])
+    longest = client.embed(["w7 " * 200], eta=math.inf, progress=None)
+    assert np.array_equal(np.array(values_of(found), dtype=np.float32)[0], longest.values[0])
+    assert found.json()["usage"]["prompt_tokens"] == longest.tokens + 1
+
+
+def test_ids_of_the_models_own_tokenizer_are_taken_where_they_were_asked_for(client: Client) -> None:
+    with gateway_of(client, token_ids=True) as asking:
+        tokenizer = _tokenizer(asking)
+        ids = [tokenizer(text, add_special_tokens=False)["input_ids"] for text in TEXTS]
+        assert values_of(asking.embed(ids)) == values_of(asking.embed(TEXTS))
+        assert values_of(asking.embed(ids[0])) == values_of(asking.embed(TEXTS[0]))
+        for wrong in ([[len(tokenizer)]], [[-1]], [[tokenizer.cls_token_id]], [ids[0], []], [[True]]):
+            assert code(asking.embed(wrong)) == (400, "invalid_input")
+
+
+def _tokenizer(asking: Asking) -> Any:
+    gateway = asking.app.state.gateway
+    gateway.open()
+    ((_, _, road),) = gateway.joiner._roads._open
+    return road.archive.tokenizer
+
+
+def test_the_gateway_has_a_key_of_its_own(client: Client, api_key: str) -> None:
+    with gateway_of(client) as asking:
+        for key in ("", "x", api_key):
+            assert code(Asking(asking.app, key).embed("w1")) == (401, "invalid_api_key")
+        assert Asking(asking.app, "").send("GET", "/healthz").json() == {"status": "ok"}
+        assert code(Asking(asking.app, "").send("GET", "/ledger")) == (401, "invalid_api_key")
+        values_of(asking.embed("w1"))
+        key = make_key(client.home)  # while it runs
+        assert code(asking.embed("w1")) == (401, "invalid_api_key")
+        values_of(Asking(asking.app, key).embed("w1"))
+    kept = (client.home.path / "gateway.json").read_text()
+    assert key not in kept
+    assert (client.home.path / "gateway.json").stat().st_mode & 0o077 == 0
+
+
+def test_without_a_key_it_does_not_start(client: Client) -> None:
+    from cutlayer.customer import FinetuneSpec
+    from cutlayer.gateway import create_app
+
+    with pytest.raises(ConfigError, match="cutlayer gateway key"):
+        create_app(client, FinetuneSpec(privacy=TextToText(eta=6)))
+
+
+def test_the_ledger_is_shown(client: Client) -> None:
+    with gateway_of(client) as asking:
+        values_of(asking.embed(TEXTS))
+        told = asking.send("GET", "/ledger").json()
+        assert [line["texts"] for line in told["mechanisms"]] == [3]
+        assert told["mechanisms"][0]["largest_eta"] == 6
+        assert code(asking.send("DELETE", "/v1/models")) == (405, "method_not_allowed")
+        assert code(asking.send("GET", "/v1/completions")) == (404, "not_found")
+
+
+def test_a_large_body_is_refused_unread(client: Client) -> None:
+    with gateway_of(client, max_body_bytes=2000) as asking:
+        assert code(asking.embed("w7 " * 1000)) == (413, "too_large")
+        assert code(asking.send("GET", "/v1/models", content=b"x")) == (413, "too_large")
+
+
+def test_a_budget_is_kept_and_the_client_told_not_to_try_again(client: Client) -> None:
+    with gateway_of(client, spec={"privacy_budget": 7.0}) as asking:
+        values_of(asking.embed(TEXTS))
+        answer = asking.embed(["w9", TEXTS[0]], headers={"X-Cutlayer-Eta": "5"})
+        assert code(answer) == (403, "privacy_budget_exceeded")
+        assert answer.headers["x-should-retry"] == "false"
+        assert answer.json()["error"]["type"] == "permission_error"
+    texts = sum(entry.texts for entry in client.ledger.frames() if entry.route == routes.EMBEDDINGS.name)
+    assert texts == 3  # nothing of the batch left
+
+
+def test_a_vendor_that_is_away_may_come_back(client: Client) -> None:
+    for status, wanted in ((0, 503), (429, 503), (500, 503), (422, 502)):
+        answer = error_for(VendorError("It refused.", status=status)).response()
+        assert answer.status_code == wanted
+        assert ("Retry-After" in answer.headers) == (wanted == 503)
+        assert answer.headers.get("x-should-retry") == ("false" if wanted == 502 else None)
+
+
+def test_mistakes_of_its_own_are_told_without_values(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    with gateway_of(client) as asking, caplog.at_level(logging.DEBUG):
+        asking.app.state.gateway.joiner._roads.find = lambda *_, **__: 1 // len("")
+        assert code(asking.embed("w7 secret")) == (500, "internal_error")
+        asking.embed("w7 secret", user="secret")
+    assert "ZeroDivisionError" in caplog.text
+    assert "w7" not in caplog.text
+    assert "secret" not in caplog.text
+
+
+def test_words_are_drawn_from_texts_alone(client: Client) -> None:
+    with gateway_of(client, Words(eta=6, space="starter"), token_ids=True) as asking:
+        assert code(asking.embed([[5]])) == (400, "invalid_input")
+
+
+def test_settings_are_checked() -> None:
+    with pytest.raises(ConfigError, match="requests_at_once"):
+        GatewaySettings(requests_at_once=0)
