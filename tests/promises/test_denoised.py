@@ -29,6 +29,7 @@ from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.promises.accounts import archive_of
 from tests.promises.runs import TEST, corpus, customer
+from tests.unit.gateway.asked import Embed, by_gateway, by_sdk
 
 TRAINING = DenoiserTraining(steps=10, batch_size=4)
 ROWS = DenoisedReleases(mechanism="vector", clip=True)
@@ -93,8 +94,9 @@ def _by_ids(archive: Any, texts: list[str], values: Any) -> Any:
     return zip((ids.tolist() for ids in tokens.segments[0].split()), values, strict=True)
 
 
+@pytest.mark.parametrize("embed", [by_sdk, by_gateway])
 @pytest.mark.parametrize("name", KINDS)
-def test_nothing_of_it_leaves(name: str, data_dir: Path, api_key: str, tmp_path: Path) -> None:
+def test_nothing_of_it_leaves(name: str, embed: Embed, data_dir: Path, api_key: str, tmp_path: Path) -> None:
     """No row as it was, no noise, no denoised embedding is in any byte, in either element type."""
     privacy, releases = KINDS[name]
     train(data_dir, releases)
@@ -102,9 +104,7 @@ def test_nothing_of_it_leaves(name: str, data_dir: Path, api_key: str, tmp_path:
         customer(data_dir, api_key, tmp_path / "home") as client,
         closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
     ):
-        found = Client(transport=recorder, home=tmp_path / "home", device="cpu").embed(
-            TEST, privacy=privacy, progress=None
-        )
+        found = embed(Client(transport=recorder, home=tmp_path / "home", device="cpu"), TEST, privacy, True)
         table = archive_of(client).table
     frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
     sent = b"".join(frame.body for frame in frames)
@@ -112,7 +112,7 @@ def test_nothing_of_it_leaves(name: str, data_dir: Path, api_key: str, tmp_path:
         "service", "models", "archive", "archive.file", "denoisers", "denoiser.file", "embeddings",
     }  # fmt: skip
     assert table is not None
-    private = [*torch.from_numpy(found.values), *table.detach()[31:280]]
+    private = [*torch.from_numpy(found), *table.detach()[31:280]]
     needles = [row[:8].to(kind).contiguous().view(torch.uint8).numpy().tobytes() for row in private
                for kind in (torch.float32, torch.bfloat16)]  # fmt: skip
     assert not [needle for needle in needles if needle in sent]

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import Any
 
 import numpy as np
 import pytest
@@ -39,7 +39,7 @@ from tests.promises.script import Due
 from tests.promises.test_families import corpus, write_model
 from tests.promises.test_one_door import check_no_canary
 from tests.service.fixtures import change_settings  # noqa: F401 - used by name
-from tests.unit.gateway.asked import gateway_of, values_of
+from tests.unit.gateway.asked import Embed, by_gateway, by_sdk
 
 TEXTS = Dataset(TRAIN.texts[:12] + TEST.texts + TRAIN.texts[:3])
 SETTINGS: dict[str, PrivacySpec] = {
@@ -97,18 +97,6 @@ def test_padding_changes_nothing_but_rounding(data_dir: Path, api_key: str, tmp_
     assert np.abs(together.values - np.stack(alone)).max() < 1e-5
 
 
-Embed: TypeAlias = Callable[[Client, Dataset, PrivacySpec], NDArray[np.float32]]
-
-
-def by_sdk(client: Client, texts: Dataset, privacy: PrivacySpec) -> NDArray[np.float32]:
-    return client.embed(texts, privacy=privacy, denoiser="none", progress=None).values
-
-
-def by_gateway(client: Client, texts: Dataset, privacy: PrivacySpec) -> NDArray[np.float32]:
-    with gateway_of(client, privacy) as asking:
-        return np.array(values_of(asking.embed([text for (text,) in texts.texts])), dtype=np.float32)
-
-
 @pytest.mark.parametrize("embed", [by_sdk, by_gateway])
 @pytest.mark.parametrize("name", SETTINGS)
 def test_every_byte_is_accounted_for(
@@ -123,7 +111,7 @@ def check_embedded(name: str, embed: Embed, data_dir: Path, api_key: str, tmp_pa
     with customer(data_dir, api_key, tmp_path / "home") as client:
         with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
             asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
-            first, again = (embed(asking, TEXTS, SETTINGS[name]) for _ in range(2))
+            first, again = (embed(asking, TEXTS, SETTINGS[name], False) for _ in range(2))
         model = "tiny"
         state = RunState(run="", data_digest="", spec=spec.model_copy(update={"model": model}))
         due = Due(routes.EMBEDDINGS, {"model": model})

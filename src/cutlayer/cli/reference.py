@@ -18,7 +18,7 @@ from typing import Any
 
 import typer
 from pydantic import BaseModel
-from typer.models import OptionInfo
+from typer.models import CommandInfo, OptionInfo
 
 from cutlayer.cli.app import app
 from cutlayer.cli.command import arguments
@@ -26,7 +26,9 @@ from cutlayer.cli.options import Connection, TrainingFiles
 from cutlayer.cli.settings import Setting, settings_of
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.columns import DataSpec
+from cutlayer.customer.embedding import EmbeddingSettings
 from cutlayer.customer.settings import FinetuneSpec, Sampling
+from cutlayer.gateway.settings import GatewaySettings
 from cutlayer.reports.audit_spec import AuditSpec
 from cutlayer.vendor.settings import VendorSettings
 
@@ -66,12 +68,12 @@ class Parameter:
 
 
 def commands(of: typer.Typer = app, name: str = "cutlayer") -> Iterator[Command]:
-    """Every command, group by group."""
-    for info in of.registered_commands:
+    """Every command, group by group; a group that does something by itself is one, too."""
+    for info in [*_itself(of, name), *of.registered_commands]:
         function = info.callback
         if function is not None:
             yield Command(
-                name=f"{name} {info.name or function.__name__.replace('_', '-')}",
+                name=name if info.name == name else f"{name} {info.name or function.__name__.replace('_', '-')}",
                 text=inspect.getdoc(function) or "",
                 example=(info.epilog or "").removeprefix("Example: "),
                 parameters=tuple(_parameters(function)),
@@ -79,6 +81,14 @@ def commands(of: typer.Typer = app, name: str = "cutlayer") -> Iterator[Command]
     for group in of.registered_groups:
         if group.typer_instance is not None:
             yield from commands(group.typer_instance, f"{name} {group.name}")
+
+
+def _itself(of: typer.Typer, name: str) -> list[CommandInfo]:
+    """A group's own command, where there is one."""
+    itself = of.registered_callback
+    if itself is None or not of.info.invoke_without_command:
+        return []
+    return [CommandInfo(name=name, callback=itself.callback, epilog=str(of.info.epilog))]
 
 
 def _parameters(function: Any) -> Iterator[Parameter]:
@@ -175,7 +185,18 @@ def _cells(*cells: str) -> str:
     return "| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |"
 
 
-LISTED = (FinetuneSpec, DataSpec, TrainingFiles, Sampling, AttackerSpec, AuditSpec, Connection, VendorSettings)
+LISTED = (
+    FinetuneSpec,
+    DataSpec,
+    TrainingFiles,
+    Sampling,
+    EmbeddingSettings,
+    GatewaySettings,
+    AttackerSpec,
+    AuditSpec,
+    Connection,
+    VendorSettings,
+)
 SPECS: dict[str, type[BaseModel]] = {each.__name__: each for each in LISTED}
 """Whose settings the settings page lists."""
 _BLOCK = re.compile(r"(<!-- settings: (\w+) ([^>]+) -->\n).*?(<!-- end -->)", re.DOTALL)

@@ -28,6 +28,8 @@ def test_the_commands_are_those_of_the_plan() -> None:
         "demo",
         "embed",
         "finetune",
+        "gateway",
+        "gateway key",
         "generate",
         "predict",
         "privatize",

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import httpx
+import numpy as np
+from numpy.typing import NDArray
 from starlette.applications import Starlette
 
 from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.data import Dataset
 from cutlayer.gateway import GatewaySettings, create_app, make_key
 from cutlayer.privacy import PrivacySpec, TextToText
 
@@ -63,3 +66,19 @@ def values_of(answer: httpx.Response) -> list[list[float]]:
     content = answer.json()
     assert [each["index"] for each in content["data"]] == list(range(len(content["data"])))
     return [each["embedding"] for each in content["data"]]
+
+
+Embed: TypeAlias = Callable[[Client, Dataset, PrivacySpec, bool], NDArray[np.float32]]
+"""Embeds texts, with or without a denoiser."""
+
+
+def by_sdk(client: Client, texts: Dataset, privacy: PrivacySpec, denoise: bool) -> NDArray[np.float32]:
+    """Embeddings by a call of the SDK's."""
+    denoiser: Literal["auto", "none"] = "auto" if denoise else "none"
+    return client.embed(texts, privacy=privacy, denoiser=denoiser, progress=None).values
+
+
+def by_gateway(client: Client, texts: Dataset, privacy: PrivacySpec, denoise: bool) -> NDArray[np.float32]:
+    """Embeddings by one request to a gateway."""
+    with gateway_of(client, privacy, denoise=denoise) as asking:
+        return np.array(values_of(asking.embed([text for (text,) in texts.texts])), dtype=np.float32)

@@ -1,0 +1,77 @@
+"""The examples of applications run as they stand, by a gateway and a vendor in processes of their own."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from cutlayer import vendor
+from cutlayer.vendor.process import VendorProcess
+from tests.service.gateways import Running, running_gateway
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMED = ("--denoiser", "none", "--alias", "text-embedding-3-small=starter")
+pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("starter_installed")]
+
+
+@pytest.fixture(scope="module")
+def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A customer's folder, beside a vendor that variables name."""
+    folder = tmp_path_factory.mktemp("gateways")
+    vendor.init(folder / "vendor")
+    with pytest.MonkeyPatch.context() as patch, VendorProcess(folder / "vendor") as process:
+        patch.setenv("CUTLAYER_VENDOR", process.url)
+        patch.setenv("CUTLAYER_API_KEY", vendor.keys.create(folder / "vendor", "reader"))
+        yield folder / "home"
+
+
+@pytest.fixture(scope="module")
+def gateway(home: Path) -> Iterator[Running]:
+    with running_gateway(home, "--eta", "inf", *NAMED) as found:
+        yield found
+
+
+def run(script: str, *arguments: str, gateway: Running) -> str:
+    """What a script printed, which must end well."""
+    environment = os.environ | {"OPENAI_API_KEY": gateway.key, "OPENAI_BASE_URL": gateway.known["base_url"]}
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / script, *arguments], env=environment, capture_output=True, text=True, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout
+
+
+def test_the_official_client(gateway: Running) -> None:
+    first, *similar = run("openai_client.py", gateway=gateway).splitlines()
+    assert first.startswith("3 embeddings of 384 numbers; ")
+    antibiotics, invoice = (float(line.split()[0]) for line in similar)
+    assert antibiotics > 0.4 > invoice
+
+
+def test_langchain(gateway: Running) -> None:
+    first, _ = run("langchain_embeddings.py", gateway.known["base_url"], gateway=gateway).splitlines()
+    assert "invoice" in first
+
+
+def test_qdrant(gateway: Running, home: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.csv"
+    duplicates = {
+        "How do I learn to cook?": "What is a good way to learn cooking?",
+        "Where is the river Danube?": "Through which countries flows the Danube?",
+        "Why do cats purr?": "Why does a cat purr?",
+    }
+    rows = [f"{first},{second},1" for first, second in duplicates.items()]
+    rows += [f"What is item {row} of {word}?,Who made number {row}?,0" for row, word in enumerate("ABCDEFGHIJ")]
+    pairs.write_text("\n".join(["question1,question2,is_duplicate", *rows]))
+    with running_gateway(home, "--eta", "1", *NAMED, key=gateway.key) as noisy:
+        both = ["--gateway", f"clean={gateway.url}/v1", "--gateway", f"noisy={noisy.url}/v1"]
+        told = run("qdrant_search.py", str(pairs), *both, gateway=gateway)
+    first, clean, noise = told.splitlines()
+    assert first == "26 questions, 3 pairs of duplicates"
+    assert clean.startswith("clean        recall@10 100.0 %")
+    assert noise.startswith("noisy        recall@10")
