@@ -5,8 +5,11 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager
+from functools import partial
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -15,24 +18,24 @@ from cutlayer.vendor.process import VendorProcess
 from tests.service.gateways import Running, running_gateway
 
 EXAMPLES = Path(__file__).parents[2] / "examples"
+Start: TypeAlias = Callable[..., AbstractContextManager[Running]]
 NAMED = ("--denoiser", "none", "--alias", "text-embedding-3-small=starter")
 pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("starter_installed")]
 
 
 @pytest.fixture(scope="module")
-def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """A customer's folder, beside a vendor that variables name."""
+def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
+    """Starts gateways of one customer of one vendor."""
     folder = tmp_path_factory.mktemp("gateways")
     vendor.init(folder / "vendor")
-    with pytest.MonkeyPatch.context() as patch, VendorProcess(folder / "vendor") as process:
-        patch.setenv("CUTLAYER_VENDOR", process.url)
-        patch.setenv("CUTLAYER_API_KEY", vendor.keys.create(folder / "vendor", "reader"))
-        yield folder / "home"
+    key = vendor.keys.create(folder / "vendor", "reader")
+    with VendorProcess(folder / "vendor") as process:
+        yield partial(running_gateway, folder / "home", "--vendor", process.url, "--api-key", key, *NAMED)
 
 
 @pytest.fixture(scope="module")
-def gateway(home: Path) -> Iterator[Running]:
-    with running_gateway(home, "--eta", "inf", *NAMED) as found:
+def gateway(start: Start) -> Iterator[Running]:
+    with start("--eta", "inf") as found:
         yield found
 
 
@@ -58,7 +61,7 @@ def test_langchain(gateway: Running) -> None:
     assert "invoice" in first
 
 
-def test_qdrant(gateway: Running, home: Path, tmp_path: Path) -> None:
+def test_qdrant(gateway: Running, start: Start, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.csv"
     duplicates = {
         "How do I learn to cook?": "What is a good way to learn cooking?",
@@ -68,7 +71,7 @@ def test_qdrant(gateway: Running, home: Path, tmp_path: Path) -> None:
     rows = [f"{first},{second},1" for first, second in duplicates.items()]
     rows += [f"What is item {row} of {word}?,Who made number {row}?,0" for row, word in enumerate("ABCDEFGHIJ")]
     pairs.write_text("\n".join(["question1,question2,is_duplicate", *rows]))
-    with running_gateway(home, "--eta", "1", *NAMED, key=gateway.key) as noisy:
+    with start("--eta", "1", key=gateway.key) as noisy:
         both = ["--gateway", f"clean={gateway.url}/v1", "--gateway", f"noisy={noisy.url}/v1"]
         told = run("qdrant_search.py", str(pairs), *both, gateway=gateway)
     first, clean, noise = told.splitlines()
