@@ -25,13 +25,14 @@ from starlette.routing import Route
 from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.home import existing_ledger
+from cutlayer.customer.validate import choose_privacy
 from cutlayer.gateway import answers
 from cutlayer.gateway.answers import ApiError, error_for
 from cutlayer.gateway.joiner import Answer, Asked, Joiner
 from cutlayer.gateway.key import KeyRing
 from cutlayer.gateway.requests import ETA_HEADER, eta_of, inputs_of, read_request, width_of
 from cutlayer.gateway.settings import GatewaySettings
-from cutlayer.privacy import LedgerSummary
+from cutlayer.privacy import LedgerSummary, NoPrivacy, PrivacySpec
 from cutlayer.serving.compute import ComputeThread
 from cutlayer.serving.door import App, Door
 from cutlayer.wire import routes
@@ -122,8 +123,7 @@ class Gateway:
         model = await self.model(asked.model)
         width = width_of(asked, self.settings, width=model.embedding.width)
         eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
-        privacy = self.spec.privacy.model_copy(update={"eta": eta})
-        spec = self.spec.model_copy(update={"privacy": privacy, "model": model.name})
+        spec = self.spec.model_copy(update={"privacy": _at(self.spec.privacy, eta), "model": model.name})
         found = await self._answered(request, Asked(inputs, spec, self.denoise, self.settings.truncate))
         values = found.values
         if width < values.shape[1]:
@@ -135,7 +135,7 @@ class Gateway:
             model=asked.model,
             tokens=found.tokens,
             form=asked.encoding_format,
-            headers={ETA_HEADER: f"{eta:g}"},
+            headers={ETA_HEADER: f"{found.eta:g}"},
         )
         return await run_in_threadpool(write)
 
@@ -154,6 +154,15 @@ class Gateway:
         finally:
             gone.cancel()
             answer.cancel()
+
+
+def _at(privacy: PrivacySpec, eta: float) -> PrivacySpec:
+    """The same mechanism at an eta; where texts leave as they are, what `--eta` with that number is."""
+    if eta == privacy.eta:
+        return privacy
+    if isinstance(privacy, NoPrivacy):
+        return choose_privacy(eta, None)
+    return type(privacy).model_validate(privacy.model_dump() | {"eta": eta})
 
 
 async def _hung_up(request: Request) -> None:

@@ -55,10 +55,12 @@ class Answer:
     Attributes:
         values: `[n, width]` float32, in the order of the request.
         tokens: Of all texts, as they left; without special tokens.
+        eta: By which they left.
     """
 
     values: NDArray[np.float32] = field(repr=False)
     tokens: int
+    eta: float
 
 
 class Joiner:
@@ -139,7 +141,7 @@ class Joiner:
         for asked, tokens in read:
             stop = start + len(tokens)
             sizes = tokens.segments[0].lengths.clamp(max=road.longest)
-            asked.answer.set_result(Answer(found.values[start:stop], int(sizes.sum())))
+            asked.answer.set_result(Answer(found.values[start:stop], int(sizes.sum()), found.eta))
             start = stop
 
 

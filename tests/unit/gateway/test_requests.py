@@ -15,7 +15,7 @@ from cutlayer.core import ConfigError, VendorError
 from cutlayer.customer import Client
 from cutlayer.gateway import GatewaySettings, make_key
 from cutlayer.gateway.answers import error_for
-from cutlayer.privacy import NoPrivacy, TextToText, Words
+from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector, Words
 from cutlayer.wire import routes
 from tests.unit.gateway.asked import Asking, gateway_of, values_of
 
@@ -117,6 +117,21 @@ def test_eta_may_be_lowered_and_not_raised(client: Client) -> None:
             assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": header})) == (400, said)
         assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": "nan"})) == (400, "invalid_eta")
     assert [line.largest_eta for line in client.ledger.summary().mechanisms] == [3]
+
+
+@pytest.mark.parametrize("privacy", [NoPrivacy(), TextToText(eta=6), Vector(eta=6, clip=True, noise_window=2)])
+def test_what_leaves_is_what_the_answer_says(privacy: PrivacySpec, client: Client) -> None:
+    """At a gateway that hides nothing, too: a lower eta is then what `--eta` with that number is."""
+    with gateway_of(client, privacy) as asking:
+        answer = asking.embed(TEXTS, headers={"X-Cutlayer-Eta": "3"})
+        assert answer.headers["X-Cutlayer-Eta"] == "3"
+        assert asking.embed("w9", headers={"X-Cutlayer-Eta": "1e-320"}).status_code in (200, 400)
+    (left,) = [line for line in client.ledger.summary().mechanisms if line.largest_eta == 3]
+    assert left.mechanism == ("text-to-text" if isinstance(privacy, NoPrivacy | TextToText) else "vector+clip")
+    given = TextToText(eta=3) if isinstance(privacy, NoPrivacy) else privacy.model_copy(update={"eta": 3})
+    wanted = client.embed(TEXTS, privacy=given, denoiser="none", progress=None)
+    assert wanted.sent == 0
+    assert np.array_equal(np.array(values_of(answer), dtype=np.float32), wanted.values)
 
 
 def test_dimensions_are_cut_off_only_where_that_was_allowed(client: Client) -> None:
