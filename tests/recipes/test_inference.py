@@ -15,12 +15,12 @@ from cutlayer.attacks import Measured, TokenTruth, measure
 from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import ConfigError, DataError, Ragged, Stopped, Tokens
 from cutlayer.customer import Home, Silent
+from cutlayer.customer.releases import identifier, release
 from cutlayer.privacy import TextToText
 from cutlayer.recipes import RECIPES, lab
 from cutlayer.recipes.attribute_readings import InferenceCell
 from cutlayer.recipes.inference import RECIPE
 from cutlayer.recipes.options import RecipeOptions, Size
-from cutlayer.recipes.releases import identifier, release
 from tests.service.tiny import write_tiny_bert
 
 SHIPPED = RECIPE.config

@@ -1,4 +1,4 @@
-"""A perceptron with one hidden layer, and the loop that fits it: what several attacks learn with.
+"""A perceptron with hidden layers, one mostly, and the loop that fits it: what several attacks learn with.
 
 Everything that is drawn comes from generators that the caller seeds, so the same text gives the same attack.
 """
@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 
 import torch
 from torch import Tensor, nn
@@ -43,18 +44,24 @@ class Fitting:
 
 
 class Perceptron(nn.Module):
-    """Features, standardised, through a hidden layer of rectified units.
+    """Features, standardised, through hidden layers of rectified units.
 
     Args:
         features: `[n, f]`, what it is fitted on; for mean and spread.
-        hidden: Units of the hidden layer.
+        hidden: Units of the hidden layer, or of each of several.
         outputs: Numbers that it gives.
-        dropout: Share of hidden units that are left out while it is fitted.
+        dropout: Share of each layer's hidden units that are left out while it is fitted.
         generator: Draws weights and dropout.
     """
 
     def __init__(
-        self, features: Tensor, *, hidden: int, outputs: int, dropout: float, generator: torch.Generator
+        self,
+        features: Tensor,
+        *,
+        hidden: int | tuple[int, ...],
+        outputs: int,
+        dropout: float,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         self._mean = features.mean(0)
@@ -62,15 +69,18 @@ class Perceptron(nn.Module):
         self._scale = (features - self._mean).square().mean().sqrt().clamp(min=1e-6)
         self._dropout = dropout
         self._generator = generator
-        self._inner = linear(features.shape[1], hidden, generator)
-        self._outer = linear(hidden, outputs, generator)
+        widths = (features.shape[1], *((hidden,) if isinstance(hidden, int) else hidden))
+        self._inner = nn.ModuleList(linear(before, after, generator) for before, after in pairwise(widths))
+        self._outer = linear(widths[-1], outputs, generator)
 
     def forward(self, features: Tensor) -> Tensor:
         """Outputs `[n, outputs]` for features `[n, f]`."""
-        inner = torch.relu(self._inner((features.float() - self._mean) / self._scale))
-        if self.training and self._dropout:
-            kept = torch.rand(inner.shape, generator=self._generator) >= self._dropout
-            inner = inner * kept / (1 - self._dropout)
+        inner = (features.float() - self._mean) / self._scale
+        for layer in self._inner:
+            inner = torch.relu(layer(inner))
+            if self.training and self._dropout:
+                kept = torch.rand(inner.shape, generator=self._generator) >= self._dropout
+                inner = inner * kept / (1 - self._dropout)
         outer: Tensor = self._outer(inner)
         return outer
 
@@ -112,7 +122,7 @@ def fit_classifier(
     targets: Tensor,
     *,
     classes: int,
-    hidden: int,
+    hidden: int | tuple[int, ...],
     fitting: Fitting,
     response: Tensor | None = None,
 ) -> Perceptron:
@@ -122,7 +132,7 @@ def fit_classifier(
         features: `[n, f]`.
         targets: `[n]` int64.
         classes: How many there are.
-        hidden: Units of the hidden layer.
+        hidden: Units of the hidden layer, or of each of several.
         fitting: How it is fitted.
         response: `[classes, classes]`, the probability of each target (column) of a text of each class (row), where
             targets are classes that were drawn at random; the loss is then of what the draw makes of its answer.

@@ -121,10 +121,19 @@ class Transcript:
         return iter(self._frames())
 
     def first_steps(self, last: int, *, after: int = 0) -> Transcript:
-        """The same up to a step and its gradient, without those up to another; what is no step stays."""
+        """The same up to a step and its gradient, without those up to another; what is no step stays.
+
+        Of queries for embeddings, those stay that are numbered up to the same last one.
+        """
 
         def frames() -> Iterator[SeenFrame]:
+            queries = 0
             for frame in self:
+                if frame.route is routes.EMBEDDINGS:
+                    queries += frame.direction is Direction.UP
+                    if queries <= last + 1:  # they are numbered from 0
+                        yield frame
+                    continue
                 if "step" not in frame.where or "job" not in frame.where:
                     yield frame
                     continue
@@ -160,11 +169,11 @@ class Transcript:
         return Transcript(frames)
 
     def shortened(self, positions: int) -> Transcript:
-        """The same with the first rows of each text that is trained on alone; source texts stay whole."""
+        """The same with the first rows alone of each text that is trained on or embedded; source texts stay whole."""
 
         def frames() -> Iterator[SeenFrame]:
             for frame in self:
-                if frame.route in (routes.STEP, routes.SHARD_PUT) and frame.direction is Direction.UP:
+                if frame.route in _OWN_TEXTS and frame.direction is Direction.UP:
                     payload = unpack(tensors) if "rows" in (tensors := frame.tensors()) else None
                     if isinstance(payload, Rows) and payload.segment_count == 1:
                         kept = payload.packed.first(payload.packed.lengths.clamp(max=positions))
@@ -294,6 +303,7 @@ class _StoredLengths:
         return torch.cat(self._lengths)[tensors["records"].to(torch.int64)] if self._lengths else None
 
 
+_OWN_TEXTS = (routes.STEP, routes.SHARD_PUT, routes.EMBEDDINGS)
 _QUERIES = (routes.JOB_INFER, routes.ADAPTER_INFER, routes.EMBEDDINGS)
 _UNCHANGING = (routes.ADAPTER_INFER, routes.EMBEDDINGS)
 _RELEASED_INTO: Mapping[str, tuple[str, str | None]] = {

@@ -38,7 +38,6 @@ OVER = 10
 """Exit code where more leaks than `--fail-above` allows."""
 SEED = 0
 LOCAL: Final = {
-    "objective": "",
     "privacy": "",
     "privacy.eta": "that of --transcript; without one it must be given",
     "cut.bottom": "",

@@ -37,11 +37,13 @@ class Denoising:
         denoiser: With its weights, in evaluation mode.
         table: `[vocabulary, width]`: rows of tokens as they were.
         opening: Special tokens before each text.
+        without_answer: Whether the vendor's answer is masked: the denoiser is a control, which was trained so.
     """
 
     denoiser: Denoiser
     table: Tensor
     opening: int
+    without_answer: bool = False
 
     @torch.no_grad()
     def __call__(self, noisy: Tensor, tokens: Tokens, release: Release) -> Tensor:
@@ -59,17 +61,29 @@ class Denoising:
         else:
             (released,) = release.payload.segments
             rows = released.with_values(self.table[released.values]).padded(0.0)
+        if self.without_answer:
+            noisy = self.denoiser.unanswered(noisy)
         found: Tensor = self.denoiser(noisy, rows, rows - clean, ids.mask().bool())
         return found
 
 
-def find_denoiser(gate: Gate, offer: Offer, archive: Archive, spec: RunSpec) -> tuple[DenoiserInfo, DenoiserGroup]:
+def find_denoiser(
+    gate: Gate, offer: Offer, archive: Archive, spec: RunSpec, *, without_answer: bool = False
+) -> tuple[DenoiserInfo, DenoiserGroup]:
     """The vendor's denoiser for these releases; of several the one whose embeddings came nearest on public text.
+
+    Args:
+        gate: The door.
+        offer: The vendor's model.
+        archive: What it handed out.
+        spec: The settings.
+        without_answer: Whether the control is wanted, which has no use for the vendor's answer.
 
     Raises:
         ConfigError: There is none for this eta, or none for these settings.
     """
     listed = gate.send(routes.DENOISERS, {"model": offer.model.name}).expect(DenoiserList).denoisers
+    listed = tuple(each for each in listed if each.without_answer == without_answer)
     privacy, wanted = spec.privacy, _wanted(offer, archive, spec)
     fitting = [each for each in listed if _fits(each, wanted)]
     serving = [

@@ -22,7 +22,7 @@ from cutlayer.customer.ask import check_texts
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser
-from cutlayer.customer.derived import noise_secret, run_privatizing
+from cutlayer.customer.derived import Privatizing, noise_secret, run_privatizing
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive
 from cutlayer.customer.link import QueryLink, Stored
@@ -100,6 +100,23 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
 
 
 @dataclass(frozen=True)
+class Asked:
+    """What became of texts on the road.
+
+    Attributes:
+        values: `[n, width]` fp32: their embeddings, in the order of the texts.
+        tokens: The texts as far as they left, in the order in which they did.
+        order: `[n]` int64: which of the texts each of these is.
+        link: Its queries.
+    """
+
+    values: Tensor
+    tokens: Tokens
+    order: Tensor
+    link: EmbeddingLink
+
+
+@dataclass(frozen=True)
 class Embeddings:
     """The road to a model's embeddings, as far as it is the same for all texts: it serves one call after another.
 
@@ -109,6 +126,7 @@ class Embeddings:
         offer: The vendor's model and limits.
         session: The road.
         archive: What the vendor handed out.
+        privatizing: How texts are read and privatized.
         gate: The door.
         denoiser: What takes the noise out, and the group of etas; `None` where nothing does.
     """
@@ -118,12 +136,21 @@ class Embeddings:
     offer: Offer
     session: Session
     archive: Archive
+    privatizing: Privatizing
     gate: Gate
     denoiser: tuple[DenoiserInfo, DenoiserGroup] | None
     _in_use: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @classmethod
-    def open(cls, connection: Connection, given: FinetuneSpec, progress: Progress, *, denoise: bool) -> Embeddings:
+    def open(
+        cls,
+        connection: Connection,
+        given: FinetuneSpec,
+        progress: Progress,
+        *,
+        denoise: bool,
+        without_answer: bool = False,
+    ) -> Embeddings:
         """The road.
 
         Args:
@@ -131,6 +158,7 @@ class Embeddings:
             given: How texts are privatized, and by which model they are embedded.
             progress: Where to show progress.
             denoise: Whether the noise is taken out, where there is any.
+            without_answer: Whether by the control, which is not given the vendor's answer.
 
         Raises:
             ConfigError: Settings that do not go together, or for which there is no denoiser.
@@ -145,13 +173,14 @@ class Embeddings:
         session.eval()
         chosen = None
         if denoise and math.isfinite(spec.privacy.eta):
-            chosen = find_denoiser(gate, offer, archive, spec)
+            chosen = find_denoiser(gate, offer, archive, spec, without_answer=without_answer)
             denoiser = fetch_denoiser(gate, connection.home, offer.model.name, *chosen, progress)
             table = archive.table
             if table is None:
                 raise TypeError("a denoiser is for tokens of a table")
-            session.denoising = Denoising(denoiser, table.detach().float(), len(archive.template.opening))
-        return cls(connection, spec, offer, session, archive, gate, chosen)
+            opening = len(archive.template.opening)
+            session.denoising = Denoising(denoiser, table.detach().float(), opening, without_answer)
+        return cls(connection, spec, offer, session, archive, privatizing, gate, chosen)
 
     def is_current(self, given: FinetuneSpec) -> bool:
         """Whether the vendor would hand out the same model and denoiser now.
@@ -161,7 +190,10 @@ class Embeddings:
         """
         if choose_model(self.connection.gate(), given.model or None) != self.offer:
             return False
-        return self.denoiser is None or self.denoiser == find_denoiser(self.gate, self.offer, self.archive, self.spec)
+        if self.denoiser is None:
+            return True
+        control = self.denoiser[0].without_answer
+        return self.denoiser == find_denoiser(self.gate, self.offer, self.archive, self.spec, without_answer=control)
 
     @property
     def longest(self) -> int:
@@ -181,12 +213,32 @@ class Embeddings:
             )
         return self.session.reading.read(dataset, max_content=UNCUT)
 
+    def read_all(self, dataset: Dataset) -> Tokens:
+        """Texts as they are read, of which each has a token; it tells of those that will lose their end.
+
+        Raises:
+            DataError: Pairs, or a text without a token.
+        """
+        whole = self.read(dataset)
+        if empty := [row for row, length in enumerate(whole.segments[0].lengths.tolist(), start=1) if not length]:
+            raise DataError(
+                f"{len(empty)} of {len(dataset)} texts have no token; the first is text {empty[0]}.",
+                remedy="Leave them out.",
+            )
+        if cut := self.cut(whole):
+            warnings.warn(
+                f"{cut} of {len(dataset)} texts are longer than the model reads, and lose their end.",
+                CutlayerWarning,
+                stacklevel=3,
+            )
+        return whole
+
     def cut(self, whole: Tokens) -> int:
         """How many of these texts lose their end: `n` texts as they were read."""
         return int((whole.segments[0].lengths > self.longest).sum())
 
-    def of(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Embedded:
-        """Embeddings of texts; of several threads one at a time.
+    def ask(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Asked:
+        """Has the vendor embed texts; of several threads one at a time.
 
         What was embedded before under the same settings is not sent again: answers are kept, sealed.
 
@@ -210,32 +262,52 @@ class Embeddings:
             progress=progress,
         )
         # other texts of one length leave in an order that tells nothing of the file's
-        order = Order(noise_secret(connection.home, self.spec.unsafe_noise_seed), f"embed/{model.name}")
-        places = torch.tensor(order.of(texts), dtype=torch.int64)
-        places = places[tokens.segments[0].lengths[places].argsort(stable=True)]
-        link = _Kept(self.gate, model, connection.home.vault, self.spec)
+        secret = noise_secret(connection.home, self.spec.unsafe_noise_seed)
+        order = torch.tensor(Order(secret, f"embed/{model.name}").of(texts), dtype=torch.int64)
+        order = order[tokens.segments[0].lengths[order].argsort(stable=True)]
+        link = EmbeddingLink(self.gate, model, connection.home.vault, self.spec)
+        tokens = tokens.select(order)
         with self._in_use:
             session.link = link
-            values = _embedded(
-                session,
-                tokens.select(places),
-                min(self.offer.positions, EVALUATION_POSITIONS),
-                model.embedding.width,
-                progress,
-            )
-        values = values[places.argsort()]
-        if model.embedding.normalize:
-            values = nn.functional.normalize(values, dim=1)
+            values = self._embed(tokens, link, progress)
+        values = values[order.argsort()]
+        return Asked(
+            nn.functional.normalize(values, dim=1) if model.embedding.normalize else values, tokens, order, link
+        )
+
+    @torch.no_grad()
+    def _embed(self, tokens: Tokens, link: EmbeddingLink, progress: Progress) -> Tensor:
+        """`[n, width]` fp32, in batches of so many positions as a frame may have, padding included."""
+        values = torch.empty(len(tokens), self.offer.model.embedding.width)
+        lengths = self.session.segment_lengths(Texts(tokens)).sum(1)
+        for indices in padded_batches(lengths, min(self.offer.positions, EVALUATION_POSITIONS)):
+            link.texts = indices
+            values[indices] = self.session(Texts(tokens.select(indices))).float().cpu()
+            progress.update("embed", int(indices[-1]) + 1, len(tokens))
+        return values
+
+    def of(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Embedded:
+        """Embeddings of texts, and what they cost; see `ask`.
+
+        Args:
+            whole: `n` texts as they were read; those that are too long lose their end.
+            texts: What their order follows from: the texts themselves.
+            progress: Where to show progress.
+
+        Raises:
+            BudgetError: A text would be charged beyond the budget; none is sent.
+        """
+        asked = self.ask(whole, texts, progress)
         return Embedded(
-            values=values.numpy(),
-            model=model.name,
+            values=asked.values.numpy(),
+            model=self.offer.model.name,
             eta=self.spec.privacy.eta,
-            tokens=tokens.total,
-            sent=link.sent,
+            tokens=asked.tokens.total,
+            sent=asked.link.sent,
             cut_texts=self.cut(whole),
-            uplink_bytes=link.uplink_bytes,
-            downlink_bytes=link.downlink_bytes,
-            guarantee=session.privatizer.guarantee,
+            uplink_bytes=asked.link.uplink_bytes,
+            downlink_bytes=asked.link.downlink_bytes,
+            guarantee=self.session.privatizer.guarantee,
             denoised_for=None if self.denoiser is None else (self.denoiser[1].lowest, self.denoiser[1].highest),
         )
 
@@ -283,32 +355,10 @@ def embed(road: Embeddings, dataset: Dataset, progress: Progress) -> Embedded:
         DataError: Pairs, or a text without a token.
         BudgetError: A text would be charged beyond the budget; none is sent.
     """
-    whole = road.read(dataset)
-    if empty := [row for row, length in enumerate(whole.segments[0].lengths.tolist(), start=1) if not length]:
-        raise DataError(
-            f"{len(empty)} of {len(dataset)} texts have no token; the first is text {empty[0]}.",
-            remedy="Leave them out.",
-        )
-    if cut := road.cut(whole):
-        warnings.warn(
-            f"{cut} of {len(dataset)} texts are longer than the model reads, and lose their end.",
-            CutlayerWarning,
-            stacklevel=2,
-        )
-    return road.of(whole, dataset.texts, progress)
+    return road.of(road.read_all(dataset), dataset.texts, progress)
 
 
-@torch.no_grad()
-def _embedded(session: Session, tokens: Tokens, positions: int, width: int, progress: Progress) -> Tensor:
-    """`[n, width]` fp32, in batches of so many positions, padding included."""
-    values = torch.empty(len(tokens), width)
-    for indices in padded_batches(session.segment_lengths(Texts(tokens)).sum(1), positions):
-        values[indices] = session(Texts(tokens.select(indices))).float().cpu()
-        progress.update("embed", int(indices[-1]) + 1, len(tokens))
-    return values
-
-
-class _Kept(QueryLink):
+class EmbeddingLink(QueryLink):
     """Queries for embeddings, of which those that were answered before are not asked again.
 
     Answers are kept as they came, sealed, by the release that they are of.
@@ -320,7 +370,9 @@ class _Kept(QueryLink):
         spec: The settings.
 
     Attributes:
-        sent: Texts that were asked about.
+        texts: `[batch]` int64, which texts the next query is about.
+        queries: Of each frame that left, `[rows]` int64: the text that each row of it was released for.
+        replaced: How many tokens of all texts were drawn as others; `None` for rows of noise.
     """
 
     def __init__(self, gate: Gate, model: ModelInfo, vault: Vault, spec: RunSpec) -> None:
@@ -328,12 +380,21 @@ class _Kept(QueryLink):
         self._vault = vault
         told = model.fingerprint, model.embedding.pooling, spec.form.value, spec.wire_type.value
         self._context = f"embedding/{'/'.join(told)}".encode()
-        self.sent = 0
+        self.texts = torch.arange(0)
+        self.queries: list[Tensor] = []
+        self.replaced: int | None = 0
+
+    @property
+    def sent(self) -> int:
+        """Texts that were asked about."""
+        return sum(map(len, self.queries))
 
     def infer(self, sent: Release | Stored) -> Tensor:
         """See `QueryLink.infer`."""
         if isinstance(sent, Stored):
             return super().infer(sent)
+        if self.replaced is not None:
+            self.replaced = None if sent.replaced is None else self.replaced + int(sent.replaced.sum())
         names = [
             hashlib.blake2b(self._context, key=identity, digest_size=IDENTITY_BYTES).digest()
             for identity in sent.identities
@@ -341,10 +402,11 @@ class _Kept(QueryLink):
         bodies = dict(zip(names, self._vault.get_many(names), strict=True))
         asked = {name: row for row, name in enumerate(names) if bodies[name] is None}
         if asked:
-            found = super().infer(sent.select(torch.tensor(list(asked.values())))).float().cpu()
+            rows = torch.tensor(list(asked.values()))
+            found = super().infer(sent.select(rows)).float().cpu()
             answered = {name: row.numpy().tobytes() for name, row in zip(asked, found, strict=True)}
             bodies |= self._vault.put_many(answered)
-            self.sent += len(asked)
+            self.queries.append(self.texts[rows])
         return torch.stack([_numbers(bodies[name]) for name in names])
 
 

@@ -38,7 +38,7 @@ from cutlayer.customer.home import Home
 from cutlayer.customer.prepare import Prepared, prepare
 from cutlayer.customer.recorded import RecordedRun, Stream
 from cutlayer.customer.recorded_words import WordNumbers
-from cutlayer.customer.results import RunResult
+from cutlayer.customer.results import ReleaseResult, RunResult
 from cutlayer.customer.run import Run, check_version
 from cutlayer.customer.settings import LabelsAt, Objective, RunSpec, TrainBottom
 from cutlayer.data import UNCUT, Dataset, tokenise
@@ -114,8 +114,7 @@ class Evidence:
         trained: Which tokens the texts of training steps had, each the label of those before it; `None` for runs
             that predict no tokens, or those that left.
         said: What the adapter's next tokens were where it was asked; `None` for runs that predict none.
-        labels: Which labels they had, and what each step was about; `None` for runs without labels, and where the
-            texts had none (`unlabelled`).
+        labels: Which labels they had, and what each step was about; `None` where nothing was trained on labels.
         classes: The same labels for attacks that learn from those of known records; `None` where `labels` is.
         attributes: Private attributes, by column.
         lengths: How long the texts are.
@@ -127,7 +126,7 @@ class Evidence:
         rows: Where each of them stands in the data that was given, counted from 0; of equal texts the first. Of blocks
             their numbers.
         archive: What the vendor handed out.
-        result: What the run found.
+        result: What the run found, or what is promised of texts that left without a training.
         words: Where words were drawn: numbers of words, and what crossed, word by word.
         targets: Of an encoder-decoder what crossed of its target texts, which gradients and answers are about.
         joined: What several runs of this customer showed together; `None` where there is one run.
@@ -150,7 +149,7 @@ class Evidence:
     texts: Dataset | None
     rows: tuple[int, ...]
     archive: Archive
-    result: RunResult
+    result: RunResult | ReleaseResult
     words: WordEvidence | None = None
     targets: Stream | None = None
     joined: Joined | None = None
@@ -174,14 +173,21 @@ class Evidence:
         )
 
     @property
-    def unlabelled(self) -> bool:
-        """Whether a classifier was trained on texts that have no labels: on some that were made up for the run."""
-        return self.labels is None and not self.spec.objective.generates
+    def objective(self) -> str:
+        """What was trained, or `embed`; empty where texts left and nothing was."""
+        return self.spec.objective.value if isinstance(self.result, RunResult) else self.result.objective
 
-    def without_labels(self) -> Evidence:
-        """The same of a run whose labels were made up: there is nothing to ask of them."""
-        texts = None if self.texts is None else replace(self.texts, labels=None)
-        return replace(self, labels=None, classes=None, label_names=(), texts=texts)
+    @property
+    def unlabelled(self) -> bool:
+        """Whether a classifier's texts left without labels, on which nothing could be trained."""
+        return not self.objective
+
+    @property
+    def adapter(self) -> str:
+        """The adapter that was trained."""
+        if not isinstance(self.result, RunResult):
+            raise TypeError("nothing was trained")
+        return self.result.adapter_id
 
     @staticmethod
     def settings(folder: Path) -> RunSpec:
@@ -280,21 +286,7 @@ class Evidence:
         knowledge, labels = recorded.released.knowledge, recorded.labels
         in_words = recorded.in_words
         truth = replace(recorded.words, search=in_words.knowledge.search)
-        texts = equal_texts(data.tokens)
-        known = known_texts(rows.train, texts, attacker)
-        # who knows a text has read every equal one
-        hidden = ~torch.isin(texts, texts[known])
-        if not bool(hidden.any()):
-            raise ConfigError(
-                [
-                    Fault(
-                        "auxiliary_fraction",
-                        attacker.auxiliary_fraction,
-                        f"leaves none of {len(known)} texts to ask for",
-                    )
-                ],
-                remedy="Have the attacker know a smaller share, or give more texts.",
-            )
+        known, hidden = known_and_hidden(rows.train, data.tokens, attacker)
         where: dict[str, Any] = {"records": truth.records, "steps": truth.steps}
         classes = None
         if labels is not None:
@@ -305,7 +297,7 @@ class Evidence:
         if spec.objective.generates:
             places, listed = tuple(range(len(data.tokens))), None
         else:
-            places = _places(rows.train, given.train)
+            places = places_in(given.train, rows.train)
             listed = RowTruth(torch.tensor(places), len(given.train), **where)
         if spec.train_bottom is TrainBottom.RESAMPLE:
             links = {(f"job/{job}", step): texts for (job, step), texts in recorded.released.steps.items()}
@@ -313,7 +305,7 @@ class Evidence:
         released = recorded.released.tokens if recorded.numbers is None else truth.tokens
         words = None
         if recorded.numbers is not None:
-            own = _singles(released.select(known.nonzero()[:, 0]))
+            own = singles(released.select(known.nonzero()[:, 0]))
             words = WordEvidence(recorded.numbers, in_words.transcript, in_words.knowledge, known=own)
             content = archive.template.max_content(rows.train.segments, spec.training.max_length)
             texts_of = _as_read(data) if spec.objective.generates else rows.train  # of those, empty ones are left out
@@ -331,7 +323,7 @@ class Evidence:
             attributes=attribute_truths(rows.train, known, attacker, **where),
             lengths=LengthTruth(torch.stack([side.lengths for side in truth.tokens.segments]).sum(0), **where),
             listed=listed,
-            known=_singles(released.select(known.nonzero()[:, 0])),
+            known=singles(released.select(known.nonzero()[:, 0])),
             known_records=int(known.sum()),
             label_names=data.label_names,
             texts=None if spec.objective.generates else rows.train,
@@ -431,12 +423,34 @@ def _numbered(texts: Dataset, column: str) -> tuple[Tensor, tuple[str, ...]]:
     return torch.tensor([number[value] for value in texts.attributes[column]]), names
 
 
-def _singles(tokens: Tokens) -> Tokens:
+def known_and_hidden(texts: Dataset, tokens: Tokens, attacker: AttackerSpec) -> tuple[Tensor, Tensor]:
+    """`[n]` bool each: texts that the attacker knows, and those that it is asked for.
+
+    Args:
+        texts: All of them.
+        tokens: As they were read.
+        attacker: How many it knows.
+
+    Raises:
+        ConfigError: None is left to ask for.
+    """
+    numbers = equal_texts(tokens)
+    known = known_texts(texts, numbers, attacker)
+    # who knows a text has read every equal one
+    hidden = ~torch.isin(numbers, numbers[known])
+    if bool(hidden.any()):
+        return known, hidden
+    fault = Fault("auxiliary_fraction", attacker.auxiliary_fraction, f"leaves none of {len(known)} texts to ask for")
+    raise ConfigError([fault], remedy="Have the attacker know a smaller share, or give more texts.")
+
+
+def singles(tokens: Tokens) -> Tokens:
     """Pairs as texts of their own."""
     parts = tokens.segments
     return Tokens((Ragged(torch.cat([side.values for side in parts]), torch.cat([side.lengths for side in parts])),))
 
 
-def _places(texts: Dataset, given: Dataset) -> tuple[int, ...]:
+def places_in(given: Dataset, texts: Dataset) -> tuple[int, ...]:
+    """Where texts stand in the data that was given, counted from 0; of equal ones the first."""
     first = {text: row for row, text in reversed(list(enumerate(given.texts)))}
     return tuple(first[text] for text in texts.texts)

@@ -158,7 +158,14 @@ def _reach(texts: list[str], kept: Ragged, archive: Archive) -> Tensor:
 
 
 def word_stream(
-    numbers: WordNumbers, tokens: Tokens, records: Tensor, *, record_set: str, archive: Archive, seen: Transcript
+    numbers: WordNumbers,
+    tokens: Tokens,
+    records: Tensor,
+    *,
+    record_set: str,
+    archive: Archive,
+    seen: Transcript,
+    source: str | None = None,
 ) -> tuple[Transcript, TokenTruth]:
     """What a run released, word by word, and what its words were.
 
@@ -169,13 +176,14 @@ def word_stream(
         record_set: The record set's name.
         archive: What the vendor handed out.
         seen: What crossed: what is read here must be what it holds.
+        source: Of the releases that hold the records, where that is no record set of this name.
 
     Raises:
         DataError: The transcript holds other texts.
     """
     first = torch.full((int(records.max()) + 1,), len(records))
     first = first.scatter_reduce(0, records, torch.arange(len(records)), "amin")
-    sequences = _check(numbers, tokens.select(first), seen, record_set)
+    sequences = _check(numbers, tokens.select(first), seen, source or f"record-set/{record_set}")
     sides = [numbers.true(tokens.select(some), archive) for some in blocks(tokens, BLOCK_TOKENS)]
     true = Tokens.concatenate([was for was, _, _ in sides])
     left = Tokens.concatenate([became for _, became, _ in sides]).select(first)
@@ -194,7 +202,7 @@ def word_stream(
     return Transcript(frames), TokenTruth(true, records={record_set: records}, uncounted=uncounted)
 
 
-def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, record_set: str) -> Tensor | None:
+def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, source: str) -> Tensor | None:
     """Refuses a transcript whose released ids are not those that these words make.
 
     Returns:
@@ -203,7 +211,7 @@ def _check(numbers: WordNumbers, tokens: Tokens, seen: Transcript, record_set: s
     start = 0
     sequences = []
     for release in seen.releases():
-        if release.source != f"record-set/{record_set}" or isinstance(release.payload, Rows):
+        if release.source != source or isinstance(release.payload, Rows):
             continue  # rows are computed from such ids
         stop = start + len(release.payload)
         if stop > len(tokens):

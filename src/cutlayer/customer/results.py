@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, model_validator
 
@@ -157,6 +157,26 @@ class LanguageResult(RunResult):
     token_recovery_from_boundary: Proportion | None
     token_recovery_from_boundary_note: str
     token_recovery_without_blocks: Proportion | None = None
+
+
+class ReleaseResult(BaseModel):
+    """What is to be told of texts that left, and on which nothing was trained.
+
+    Attributes:
+        objective: `embed` where they left for embeddings; empty where they left as texts to train on do.
+        replaced: Share of tokens, or words, that the draw replaced; `None` for rows of noise.
+        clear_words: By kind, how many words left as they are by the mechanism's own rule.
+        guarantee: What is promised, and what is not.
+        largest_distance: As in `RunResult`.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="strings")
+
+    objective: Literal["", "embed"] = ""
+    replaced: float | None
+    clear_words: Mapping[str, int]
+    guarantee: Guarantee
+    largest_distance: float | None
 
 
 RESULTS: Mapping[Objective, type[RunResult]] = {

@@ -54,6 +54,10 @@ class Denoiser(nn.Module, ABC):
         self.scale.copy_((embeddings - embeddings.mean(0)).square().mean().sqrt().clamp(min=1e-12))
         self.row_scale.copy_(table.square().mean().sqrt().clamp(min=1e-12))
 
+    def unanswered(self, noisy: Tensor) -> Tensor:
+        """What stands in the place of embeddings `[texts, width]` that it is not given: the mean of clean ones."""
+        return self.center.expand_as(noisy)
+
     def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """Denoised embeddings `[batch, width]`, before normalisation.
 

@@ -35,12 +35,12 @@ from cutlayer.attacks import (
 )
 from cutlayer.attacks.evaluation.places import ELSEWHERE
 from cutlayer.core import DataError, Spec, Tokens
+from cutlayer.customer.releases import Released, identifier, release
 from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
 from cutlayer.data.bins import equal_bins
 from cutlayer.privacy import NoPrivacy, TextToText
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.releases import Released, identifier, release
 from cutlayer.recipes.tasks import data_file
 
 _ORDER_SEED = 0

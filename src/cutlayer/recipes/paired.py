@@ -2,13 +2,10 @@
 
 Two accuracies on some hundred texts are uncertain by points, mostly because some texts are hard for both. Of their
 difference that is left out. Its error is over texts and over runs, as another study would have other ones of both.
-
-Ref: Cameron, Gelbach & Miller, "Robust Inference With Multiway Clustering", JBES 2011, eq. (2.7).
 """
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
@@ -21,6 +18,7 @@ from cutlayer.recipes.claims import above
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.study import Claim, Results
 from cutlayer.recipes.word_training import READ, WordsAnswered, most_read
+from cutlayer.reports.estimate import standard_error
 
 GAINED: Final = "UA gained"
 EQUAL: Final = "UA gained at equal reading"
@@ -68,20 +66,6 @@ class Answers:
     def _paired(self, other: Answers) -> Iterator[tuple[int, Tensor, Tensor]]:
         for seed in sorted(self.by_seed.keys() & other.by_seed.keys()):
             yield seed, self.by_seed[seed], other.by_seed[seed]
-
-
-def standard_error(differences: Tensor) -> float:
-    """Of the mean of `[runs, texts]`, over texts and runs; of one run, over texts alone."""
-    runs, texts = differences.shape
-    if texts < 2:
-        return 0.0
-    off = (differences - differences.mean()).double()
-    by_text = float(off.mean(0).square().sum()) / (texts * (texts - 1))
-    if runs == 1:
-        return math.sqrt(by_text)
-    by_run = float(off.mean(1).square().sum()) / (runs * (runs - 1))
-    twice = float(off.square().sum()) / (runs * texts) ** 2  # what one text adds in one run is in both
-    return math.sqrt(max(by_text + by_run - twice, by_text, by_run))
 
 
 @dataclass(frozen=True)

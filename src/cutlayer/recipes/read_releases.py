@@ -36,11 +36,11 @@ from cutlayer.attacks import (
 from cutlayer.attacks.inversion.linear import PublicInputs
 from cutlayer.attacks.simulate import boundary, simulate
 from cutlayer.core import ConfigError, Cut, Fault, Payload, Spec, Tokens
+from cutlayer.customer.releases import identifier, release
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.privacy.mechanisms import DChi
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.releases import identifier, release
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.wire import WireType, pack, routes
 from cutlayer.wire.recording import Direction

@@ -15,12 +15,12 @@ from typing import Any
 import torch
 
 from cutlayer.attacks import NotApplicable, examine
+from cutlayer.customer.releases import Released, release
 from cutlayer.data import UNCUT, Dataset
 from cutlayer.privacy import NoPrivacy
 from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes.attribute_readings import ATTACKED, ENTITIES, NAMED, Corpus, InferenceCell, Inferred, target_of
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.releases import Released, release
 from cutlayer.recipes.replacement import Replacement
 
 

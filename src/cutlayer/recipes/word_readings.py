@@ -15,6 +15,7 @@ from cutlayer.customer import FinetuneSpec
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.recorded_words import WordNumbers, word_stream
+from cutlayer.customer.releases import Released, Road, identifier
 from cutlayer.data import UNCUT, Dataset
 from cutlayer.recipes.attribute_readings import (
     ATTACKED,
@@ -27,7 +28,6 @@ from cutlayer.recipes.attribute_readings import (
 )
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.releases import Released, Road, identifier
 from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.word_training import Arm, read_of_all, share_in_clear
 

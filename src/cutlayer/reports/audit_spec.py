@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from enum import StrEnum
+from pathlib import Path
 from typing import Annotated, Final
 
 from pydantic import Field
@@ -12,6 +14,19 @@ from cutlayer.customer.attacker import ATTACKER
 
 REPORT: Final = "The report"
 """The topic of what is made of the answers."""
+
+
+class AuditObjective(StrEnum):
+    """What texts leave for."""
+
+    CLASSIFICATION = "classification"
+    """To train a classifier; without labels nothing is trained."""
+    LM = "lm"
+    """To train a language model."""
+    SEQ2SEQ = "seq2seq"
+    """To train an encoder-decoder."""
+    EMBED = "embed"
+    """For embeddings of the frozen model: nothing is trained."""
 
 
 class PublicText(SettingsSpec):
@@ -30,6 +45,12 @@ class PublicText(SettingsSpec):
 class AuditSpec(PublicText):
     """What is asked, for how long, and what is made of the answers."""
 
+    objective: AuditObjective = setting(
+        AuditObjective.CLASSIFICATION,
+        help="What the texts leave for: to train a classifier, (lm) a language model or (seq2seq) an encoder-decoder; "
+        "or (embed) for embeddings of the model as it is, for which nothing is trained and no labels are needed.",
+        shown=Shown(REPORT, common=True),
+    )
     time_limit: float | None = setting(
         None,
         help="Time for all of it, the run that is attacked included, for example 5m. Attacks are run more weakly for "
@@ -47,5 +68,11 @@ class AuditSpec(PublicText):
         help="Another eta to compare with: how useful the model is under it, on a fifth of the texts that is held out, "
         "and what quick attacks read.",
         shown=Shown(REPORT, common=True, metavar="NUMBER|inf"),
+    )
+    denoisers: tuple[Path, ...] = setting(
+        (),
+        help="With objective embed and --label-column: a denoiser that `vendor denoiser train` made, or a control "
+        "(--without-answer), whose embeddings are measured by what a small network learns of the labels.",
+        shown=Shown(REPORT, source="SnD, A.5", metavar="DIR"),
     )
     examples: int = setting(8, help="Texts on page one; 0 for none.", shown=Shown(REPORT, unit="texts"), ge=0)

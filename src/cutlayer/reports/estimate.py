@@ -8,6 +8,7 @@ from itertools import pairwise
 from typing import Literal, Protocol, Self
 
 from pydantic import BaseModel, ConfigDict
+from torch import Tensor
 
 from cutlayer.core.proportion import in_percent
 
@@ -115,3 +116,22 @@ class Gain(BaseModel):
             "no clear difference" if not clear else "helps" if value > 0 else "hurts"
         )
         return cls(value=value, standard_error=error, points=m, verdict=verdict)
+
+
+def standard_error(differences: Tensor) -> float:
+    """Of the mean of `[runs, texts]`, over texts and runs, as another study would have other ones of both.
+
+    Of one run it is over texts alone; of one text 0.
+
+    Ref: Cameron, Gelbach & Miller, "Robust Inference With Multiway Clustering", JBES 2011, eq. (2.7).
+    """
+    runs, texts = differences.shape
+    if texts < 2:
+        return 0.0
+    off = (differences - differences.mean()).double()
+    by_text = float(off.mean(0).square().sum()) / (texts * (texts - 1))
+    if runs == 1:
+        return math.sqrt(by_text)
+    by_run = float(off.mean(1).square().sum()) / (runs * (runs - 1))
+    twice = float(off.square().sum()) / (runs * texts) ** 2  # what one text adds in one run is in both
+    return math.sqrt(max(by_text + by_run - twice, by_text, by_run))

@@ -12,6 +12,7 @@ from pydantic import BaseModel, ConfigDict, model_validator
 
 from cutlayer.attacks import Control
 from cutlayer.core import Guarantee
+from cutlayer.reports.downstream import Downstream
 
 SCHEMA_VERSION = 1
 
@@ -392,8 +393,8 @@ class AuditSettings(Part):
         eta: Its parameter; infinite for none.
         place: Where noise is added.
         cti: Whether eta depends on the token.
-        objective: What was trained; empty where nothing was.
-        unlabelled: Whether the texts had no labels, and a classifier was trained on made-up ones.
+        objective: What was trained; `embed` where embeddings were asked of the frozen model; empty where nothing was.
+        unlabelled: Whether the texts had no labels, so that no classifier was trained.
         texts: How many.
         tokens: Of all of them.
         replaced: Share of tokens that the noise replaced; `None` for rows.
@@ -459,6 +460,7 @@ class AuditReport(Part):
         examples: Texts beside releases and guesses.
         frontier: Privacy over utility; `None` where it was not measured.
         vendor: Page two.
+        downstream: What embeddings are good for; `None` where that was not measured.
         traded: What a time budget left out or weakened, a sentence each.
         runs: Of several runs that were read together, what is to be said of them, a sentence each.
         repeat: Command lines that make the report again.
@@ -478,6 +480,7 @@ class AuditReport(Part):
     examples: tuple[Example, ...] = ()
     frontier: Frontier | None = None
     vendor: VendorPage | None = None
+    downstream: Downstream | None = None
     traded: tuple[str, ...] = ()
     runs: tuple[str, ...] = ()
     repeat: tuple[str, ...] = ()

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from cutlayer.core import Claim, Guarantee
 from cutlayer.reports import wording
+from cutlayer.reports.downstream import Downstream, Mean
 from cutlayer.reports.page.plots import is_share
 from cutlayer.reports.schema import AuditReport, BlocksCopies, Finding, Frontier, Strongest, VendorPage
 from cutlayer.reports.table import Table
@@ -11,7 +12,9 @@ from cutlayer.reports.wording import known
 
 
 def summary(report: AuditReport) -> tuple[Table, ...]:
-    """What leaked, all attacks, other settings and the vendor's page; parts that the report does not have are left out.
+    """What leaked, all attacks, other settings, what embeddings are good for, and the vendor's page.
+
+    Parts that the report does not have are left out.
 
     No text of a record is in it: a terminal is often recorded.
 
@@ -21,6 +24,8 @@ def summary(report: AuditReport) -> tuple[Table, ...]:
     tables = [_leaked(report), _attacks(report)]
     if report.frontier is not None and (report.frontier.points or report.frontier.note):
         tables.append(_frontier(report.frontier))
+    if report.downstream is not None:
+        tables.append(_embeddings(report.downstream))
     if report.vendor is not None:
         tables.append(_handed_out(report.vendor))
         if report.vendor.students:
@@ -104,6 +109,28 @@ def _frontier(frontier: Frontier) -> Table:
             for point in frontier.points
         ),
         notes=(frontier.note,) if frontier.note else (),
+    )
+
+
+def _embeddings(found: Downstream) -> Table:
+    def share(mean: Mean | None) -> tuple[str, str]:
+        value, ci = (None, None) if mean is None else (mean.value, mean.ci)
+        return wording.per_cent(value), wording.per_cent_range(ci)
+
+    return Table(
+        title="What embeddings are good for (accuracy and AUC in %)",
+        columns=("embeddings", "accuracy", "95 % interval", "AUC", "95 % interval", "MSE to clean", "cosine to clean"),
+        rows=tuple(
+            (
+                arm.name,
+                *share(arm.accuracy),
+                *share(arm.auc),
+                wording.plain(arm.mse.value),
+                wording.plain(arm.cosine.value),
+            )
+            for arm in found.arms
+        ),
+        notes=found.notes,
     )
 
 

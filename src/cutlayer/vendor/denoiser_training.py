@@ -205,9 +205,10 @@ class Batch:
     noise: Tensor
     mask: Tensor
 
-    def denoised(self, denoiser: Denoiser, *, noisy: Tensor | None = None) -> Tensor:
-        """What a denoiser makes of it, `[texts, width]`, perhaps of other embeddings `[texts, width]` than `noisy`."""
-        found: Tensor = denoiser(self.noisy if noisy is None else noisy, self.rows, self.noise, self.mask)
+    def denoised(self, denoiser: Denoiser, *, without_answer: bool = False) -> Tensor:
+        """What a denoiser makes of it, `[texts, width]`, perhaps without the model's answer."""
+        noisy = denoiser.unanswered(self.noisy) if without_answer else self.noisy
+        found: Tensor = denoiser(noisy, self.rows, self.noise, self.mask)
         return found
 
 
@@ -346,13 +347,16 @@ class _Training:
 
     def _about(self) -> dict[str, Any]:
         """JSON that tells this training from others, but for its texts."""
+        training = self._spec.model_dump()
+        if not self._spec.without_answer:  # denoisers keep the names that they had before there was a control
+            del training["without_answer"]
         return {
             "fingerprint": self._card.info.fingerprint,
             "embedding": self._card.info.embedding.model_dump(),
             "tokenizer": self._card.tokenizer,
             "releases": self._drawing.model_dump(),
             "shape": self._shape.model_dump(),
-            "training": self._spec.model_dump(),
+            "training": training,
         }
 
     def _group(
@@ -380,7 +384,8 @@ class _Training:
             rng = np.random.Generator(np.random.PCG64([spec.seed, number, step]))
             chosen = kept_back + rng.integers(learnt_from, size=spec.batch_size)
             batch = self._pairing.batch(tokens.select(chosen.tolist()), trained_at, rng)
-            missed: Tensor = ((batch.denoised(denoiser) - batch.clean) / denoiser.scale).square().mean()
+            found = batch.denoised(denoiser, without_answer=spec.without_answer)
+            missed: Tensor = ((found - batch.clean) / denoiser.scale).square().mean()
             return missed
 
         stepwise = Stepwise(
@@ -407,8 +412,8 @@ class _Training:
         found: dict[str, list[Tensor]] = {"noisy": [], "denoised": [], "without_answer": []}
         for some in torch.arange(len(texts)).split(self._spec.batch_size):
             batch = self._pairing.batch(texts.select(some), etas, rng)
-            nothing = denoiser.center.expand_as(batch.noisy)
-            made = batch.noisy, batch.denoised(denoiser), batch.denoised(denoiser, noisy=nothing)
+            without = batch.denoised(denoiser, without_answer=True)
+            made = batch.noisy, without if self._spec.without_answer else batch.denoised(denoiser), without
             for name, each in zip(found, made, strict=True):
                 squares = (each - batch.clean).square().mean(1)
                 found[name].append(torch.stack([squares, nn.functional.cosine_similarity(each, batch.clean)]))
@@ -430,6 +435,7 @@ class _Training:
             wire_type=drawing.wire_type,
             steps=self._spec.steps,
             seed=self._spec.seed,
+            without_answer=self._spec.without_answer,
             corpora=tokens.corpora,
             groups=tuple(groups),
         )

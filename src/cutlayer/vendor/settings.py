@@ -77,6 +77,12 @@ class DenoiserTraining(SettingsSpec):
     learning_rate: float = setting(
         1e-3, help="The highest rate; it falls to zero.", shown=Shown(DENOISER), gt=0, allow_inf_nan=False
     )
+    without_answer: bool = setting(
+        False,
+        help="Train the control instead, which audits compare denoisers with: the same, but with the mean embedding in "
+        "the place of the model's answer. Customers are not served by it.",
+        shown=Shown(DENOISER),
+    )
     borders: tuple[float, ...] = setting(
         (0.05, 0.25),
         help="Correlations of a token's row and what leaves of it at which one range of etas ends and another begins.",

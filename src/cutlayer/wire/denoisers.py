@@ -66,6 +66,8 @@ class DenoiserInfo(Message):
     wire_type: WireType
     steps: Count
     seed: Count
+    without_answer: bool = False
+    """A control: it was trained, and is used, with the mean embedding in the place of the model's answer."""
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1, max_length=MOST_CORPORA), FailFast()]
     groups: Annotated[tuple[DenoiserGroup, ...], Field(min_length=1, max_length=MOST_GROUPS), FailFast()]
 

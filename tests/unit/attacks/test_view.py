@@ -1,9 +1,10 @@
 from __future__ import annotations
 
+import pytest
 import torch
 
-from cutlayer.attacks import Transcript
-from cutlayer.core import Rows, Tokens
+from cutlayer.attacks import TokenTruth, Transcript
+from cutlayer.core import DataError, Rows, Tokens
 from cutlayer.wire import Frame, routes
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, RECORD_SET, record
@@ -105,3 +106,47 @@ def test_the_first_steps_end_with_their_gradient_and_without_the_next_release(tm
             assert sorted({*gradients} - {after}) == numbers
             assert all(torch.equal(gradients[n], slopes[n]) for n in numbers)
             assert [release.number for release in first.releases()] == (numbers if name == "released" else [])
+
+
+def embedding_queries(folder, tokens, *sizes):
+    """Texts of which embeddings were asked, some at a time."""
+    where = {"model": "starter"}
+    parts = worlds.pieces(tokens, *sizes)
+    record(folder, [Frame(routes.EMBEDDINGS, where, tensors=worlds.tensors(part)) for part in parts])
+    rows = torch.arange(len(tokens)).split(list(sizes))
+    return {("model/starter/embeddings", number): texts for number, texts in enumerate(rows)}
+
+
+def test_queries_for_embeddings_are_cut_short_by_their_numbers(tmp_path):
+    tokens = worlds.random_tokens(9)
+    steps = embedding_queries(tmp_path, tokens, 4, 3, 2)
+    transcript = Transcript.recorded(tmp_path)
+    assert [each.number for each in transcript.first_steps(1).releases()] == [0, 1]
+    lengths = tokens.segments[0].lengths
+    seen, truth = TokenTruth(tokens, steps=steps).beginning(transcript, int(lengths[:4].sum()) + 1)
+    assert [each.number for each in seen.releases()] == [0, 1]
+    assert len(truth.tokens) == 7
+    (first, *_) = (each.payload for each in transcript.shortened(2).releases())
+    assert isinstance(first, Tokens), "ids are not shortened: rows are"
+
+
+def test_a_truth_knows_queries_by_their_source(tmp_path):
+    tokens = worlds.random_tokens(9)
+    steps = embedding_queries(tmp_path, tokens, 4, 5)
+    guesses = [(each.source, each.number, each.payload) for each in Transcript.recorded(tmp_path).releases()]
+    assert TokenTruth(tokens, steps=steps).score(guesses).success.value == 1
+    swapped = {("model/starter/embeddings", 0): steps["model/starter/embeddings", 1]}
+    with pytest.raises(DataError, match="Release 0 has another number of texts"):
+        TokenTruth(tokens, steps=swapped).score(guesses)
+    elsewhere = {("model/other/embeddings", number): texts for (_, number), texts in steps.items()}
+    with pytest.raises(DataError, match="shows none of the texts"):
+        TokenTruth(tokens, steps=elsewhere).score(guesses)
+
+
+def test_rows_that_are_embedded_are_shortened(tmp_path):
+    rows = worlds.as_rows(worlds.random_tokens(3))
+    frame = Frame(routes.EMBEDDINGS, {"model": "starter"}, tensors=worlds.tensors(rows))
+    record(tmp_path, [frame])
+    (release,) = Transcript.recorded(tmp_path).shortened(2).releases()
+    assert isinstance(release.payload, Rows)
+    assert int(release.payload.packed.lengths.max()) == 2

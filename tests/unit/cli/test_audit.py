@@ -339,3 +339,63 @@ def test_settings_that_cannot_be_compared_are_refused(
     assert refused.code == code
     assert named in refused.err
     assert not (tmp_path / "out").exists()
+
+
+# ---------------------------------------------------------------- embeddings
+
+
+def test_embeddings_are_attacked_without_labels(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    options = ("--objective", "embed", "--eta", 60, "--mechanism", "vector", "--clip", "--max-length", 16)
+    line = (*options, "--attack", "nearest-neighbour", "--attack", "lengths", "--fail-above", "length_recovery=0.9")
+    done = audit(run, texts, tiny_model, tmp_path, *line)
+    assert done.code == OVER, done.err
+    assert done.result["over"] == ["length_recovery is 1.0000, over 0.9"]
+    assert "no labels" not in done.err
+    settings = done.result["settings"]
+    assert (settings["objective"], settings["mechanism"], settings["unlabelled"]) == ("embed", "vector", False)
+    assert {each["name"]: each["status"] for each in done.result["attacks"]} == {
+        "nearest-neighbour": "measured",
+        "lengths": "measured",
+    }
+    page = (tmp_path / "out/report.html").read_text()
+    assert "embeddings were asked of the model as it is" in page
+    asked = audit(run, texts, tiny_model, tmp_path, *options, "--attack", "lengths", "--fail-above", "label_recovery=1")
+    assert asked.code == 2
+    assert "label_recovery is none of this report's" in asked.err
+
+
+@pytest.mark.usefixtures("nothing_is_run")
+@pytest.mark.parametrize(
+    ("options", "named"),
+    [
+        (("--denoisers", "vendor"), "--denoisers = 'vendor': is measured with objective embed, on labels"),
+        (("--target-column", "answer"), "--target-column = 'answer'"),
+        (("--facts",), "--facts = True"),
+        (("--epochs", "3"), "--epochs = 3"),
+        (("--learning-rate", "0.5"), "--learning-rate = 0.5"),
+        (("--transcript", "runs/ward"), "--transcript = 'runs/ward'"),
+        (("--dev", "dev.csv"), "--dev = 'dev.csv'"),
+        (("--test", "test.csv"), "--test = 'test.csv'"),
+        (("--bottom", "1"), "--bottom = 1"),
+        (("--tail", "0"), "--tail = 0"),
+        (("--target-bottom", "1"), "--target-bottom = 1"),
+        (("--cti",), "--cti"),
+    ],
+)
+def test_what_embeddings_have_no_use_for_is_refused(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    options: tuple[str, ...],
+    named: str,
+) -> None:
+    refused = audit(run, texts, tiny_model, tmp_path, "--objective", "embed", "--eta", 60, *options)
+    assert refused.code == 3, refused.err
+    assert named in refused.err
+    assert not (tmp_path / "out").exists()

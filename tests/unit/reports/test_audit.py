@@ -69,7 +69,7 @@ def test_a_report_answers_every_question_of_a_run(
     signed = Dataset(texts.texts, texts.labels, {"author": written_by})
     attacker = AttackerSpec(auxiliary_fraction=0.3, secret=("author",))
     evidence = evidence_of(tiny_model, tmp_path / "run", signed, attacker=attacker)
-    answers = local_answers(signed, evidence.result.adapter_id, tmp_path / "run", Silent())
+    answers = local_answers(signed, evidence.adapter, tmp_path / "run", Silent())
     students = train_students(
         signed, answers, tokenizer=evidence.archive.tokenizer, table=evidence.archive.table, seed=0
     )
@@ -273,12 +273,47 @@ def test_texts_leave_without_labels_as_they_do_with_them(
         shutil.copytree(home.path, tmp_path / name / "customer")
         evidence = local_evidence(given, spec, tmp_path / name, Silent(), attacker=NOBODY)
         assert evidence.unlabelled == (name == "plain")
-        releases = list(evidence.transcript.releases())
-        assert {each.source.partition("/")[0] for each in releases} == {"record-set"}
-        left.append([part for each in releases for part in parts(each.payload)])
+        left.append(by_text(evidence))
     labelled, plain = left
-    assert len(labelled) == len(plain) > 0
-    assert all(map(torch.equal, labelled, plain))
+    # a run holds some texts out to stop on; where nothing is trained, none is
+    assert plain.keys() == set(few.texts) > labelled.keys() > set()
+    for text, parts_of in labelled.items():
+        assert all(map(torch.equal, parts_of, plain[text]))
+
+
+def test_without_labels_nothing_is_trained(
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+    texts: Dataset,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    def trained(*_: object, **__: object) -> None:
+        raise AssertionError("a classifier was trained, on labels that nobody gave")
+
+    monkeypatch.setattr("cutlayer.reports.audit.traffic.finetune", trained)
+    monkeypatch.setattr("cutlayer.vendor.init", trained)
+    evidence = evidence_of(tiny_model, tmp_path, dataclasses.replace(texts, labels=None))
+    assert evidence.unlabelled
+    assert evidence.objective == ""
+    assert evidence.texts is not None
+    assert sorted(evidence.texts.texts) == sorted(texts.texts)
+    # whoever holds the file does not know which record is which row
+    assert list(evidence.rows) != sorted(evidence.rows)
+    with pytest.raises(TypeError, match="nothing was trained"):
+        assert evidence.adapter
+    with pytest.raises(AssertionError, match="nobody gave"):
+        evidence_of(tiny_model, tmp_path / "labelled", texts)
+
+
+def by_text(evidence: Evidence) -> dict[tuple[str, ...], list[torch.Tensor]]:
+    """By text all numbers of the record that holds it."""
+    ((name, records),) = evidence.tokens.records.items()
+    shards = sorted(
+        (each.number, each.payload) for each in evidence.transcript.releases() if each.source == f"record-set/{name}"
+    )
+    held = [shard.select(torch.tensor([row])) for _, shard in shards for row in range(len(shard))]
+    assert evidence.texts is not None
+    return {text: parts(held[record]) for text, record in zip(evidence.texts.texts, records.tolist(), strict=True)}
 
 
 def parts(payload: Payload) -> list[torch.Tensor]:
@@ -315,8 +350,8 @@ def test_a_report_on_texts_without_labels_says_so_and_asks_for_none(
     assert report.vendor is not None
     assert "no labels were given" in report.vendor.note
     page = render(report)
-    assert page.count("No labels were given: a classifier was trained on made-up ones.") == 1
-    assert "made-up labels: the texts were given without any" in page
+    assert page.count("No labels were given, so nothing was trained.") == 1
+    assert "Nothing was trained: the texts were given without labels." in page
     assert "Nothing is promised about labels" not in page
     write_audit(tmp_path / "report", report)
     assert read_audit(tmp_path / "report") == report

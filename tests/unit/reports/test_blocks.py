@@ -51,7 +51,7 @@ def test_of_a_run_rows_in_are_the_bottoms_and_rows_out_others(model, tmp_path):
     texts = TEXTS.select(range(20))
     evidence = run(model, tmp_path, texts, eta=math.inf, bottom=1)
     given = Dataset((*texts.texts[:1], ("",), *texts.texts[1:]))
-    found = local_exchange(given, evidence.result.adapter_id, tmp_path, Silent())
+    found = local_exchange(given, evidence.adapter, tmp_path, Silent())
     assert len(found) == len(texts)
     for number in (0, 7):
         assert found.tokens[number].tolist() == evidence.archive.tokenizer(texts.texts[number][0])["input_ids"]
@@ -65,7 +65,7 @@ def test_of_a_run_rows_in_are_the_bottoms_and_rows_out_others(model, tmp_path):
 
 def test_of_released_ids_rows_in_are_the_tables_and_are_copied(model, tmp_path, monkeypatch):
     evidence = run(model, tmp_path, TEXTS, eta=20.0, bottom=0)
-    found = local_exchange(TEXTS, evidence.result.adapter_id, tmp_path, Silent())
+    found = local_exchange(TEXTS, evidence.adapter, tmp_path, Silent())
     distances = torch.cdist(found.sent.packed.values, evidence.archive.table.detach())
     assert float(distances.min(1).values.max()) < 1e-4
     true = distances.argmin(1) == found.tokens.values

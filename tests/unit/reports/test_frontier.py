@@ -10,6 +10,7 @@ import pytest
 
 from cutlayer.attacks import ATTACKS, Question
 from cutlayer.customer import FinetuneResult, FinetuneSpec, LanguageResult, Objective, Training
+from cutlayer.customer.results import ReleaseResult
 from cutlayer.privacy import TextToText
 from cutlayer.reports.audit import Compared, Evaluation, beside, frontier, quick_attacks
 from tests.unit.reports.audits import NEAREST, PRIOR, failed, full
@@ -46,9 +47,11 @@ def evidence(*, unlabelled: bool = False, objective: Objective = Objective.CLASS
         result = LanguageResult.model_construct(
             perplexity=31.5, perplexity_standard_error=None, perplexity_n=900, replaced=0.2
         )
+    elif unlabelled:
+        result = ReleaseResult.model_construct(replaced=0.2)
     else:
         result = FinetuneResult.model_construct(ua=0.8, ua_standard_error=0.05, ua_n=64, replaced=0.2)
-    return SimpleNamespace(result=result, unlabelled=unlabelled, spec=SimpleNamespace(objective=objective))
+    return SimpleNamespace(result=result, spec=SimpleNamespace(objective=objective))
 
 
 # ---------------------------------------------------------------- one setting

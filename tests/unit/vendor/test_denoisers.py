@@ -10,9 +10,11 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 
 from cutlayer.core import ConfigError, Cut, DataError, Ragged, StorageError
 from cutlayer.models import candidate_tokens
+from cutlayer.models.denoiser import build_denoiser
 from cutlayer.privacy.mechanisms import LATTICE
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.catalogue import Catalogue
@@ -186,3 +188,21 @@ def test_denoisers_of_other_weights_are_not_offered(settings: VendorSettings) ->
     assert made.form is Form.IDS
     assert denoisers_of(settings, "tiny", fingerprint=made.fingerprint).denoisers == (made,)
     assert denoisers_of(settings, "tiny", fingerprint="0" * 64).denoisers == ()
+
+
+def test_a_control_learns_nothing_of_the_answer(settings: VendorSettings) -> None:
+    """What reads the answer meets zeros, so it only decays; of a denoiser it learns."""
+    for without_answer in (False, True):
+        spec = TRAINING.model_copy(update={"without_answer": without_answer})
+        made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, spec)
+        assert made.without_answer == without_answer
+        folder = settings.model("tiny") / "denoisers" / made.denoiser
+        drawn = build_denoiser(made.shape)
+        drawn.draw(spec.seed)
+        for group in made.groups:
+            ratio = load_file(folder / group.file.name)["noisy.weight"] / drawn.state_dict()["noisy.weight"]
+            unlearnt = torch.allclose(ratio, ratio.median().expand_as(ratio), rtol=1e-4)
+            assert unlearnt == without_answer
+            if without_answer:
+                assert group.denoised == group.without_answer
+    assert len(denoisers_of(settings, "tiny").denoisers) == 2

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from cutlayer.attacks.attack import Guess, SignalSource
-from cutlayer.attacks.evaluation.places import ELSEWHERE, OTHER_RUN, by_text
+from cutlayer.attacks.evaluation.places import ELSEWHERE, OTHER_RUN, by_text, source_of
 from cutlayer.attacks.evaluation.scoring import Score, SecondaryMetric
 from cutlayer.attacks.evaluation.simplest import nearest_class
 from cutlayer.attacks.evaluation.statistics import area_under_curve, bootstrap_of, chance_of_match
@@ -95,7 +95,7 @@ class AttributeTruth:
     def granted(self, transcript: Transcript, knowledge: Knowledge) -> Knowledge:
         """Knowledge with the labels of the known texts, where the transcript holds their releases."""
         told = torch.where(self.known, self.labels, UNMARKED)
-        labels = {(f"job/{job}", step): told[rows] for (job, step), rows in self.steps.items()}
+        labels = {(source_of(job), step): told[rows] for (job, step), rows in self.steps.items()}
         for name, record_of in self.records.items():
             held = torch.full((1 + int(record_of.max()),), UNMARKED, dtype=torch.int64)
             here = self.known & (record_of != ELSEWHERE)

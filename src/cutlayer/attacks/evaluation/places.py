@@ -22,6 +22,11 @@ OTHER_RUN = "Give the transcript of the same run."
 """What to do where a transcript and a truth do not belong together."""
 
 
+def source_of(job: str) -> str:
+    """The source of a step's release, by what a truth calls its job: a job's name, or the source of queries itself."""
+    return job if job.startswith("model/") else f"job/{job}"
+
+
 def by_text(
     guesses: Iterable[Guess],
     records: Mapping[str, Tensor],
@@ -35,7 +40,8 @@ def by_text(
         guesses: Those of another form, and about other releases, are left out.
         records: By record set, `[n]` int64: the record that holds each text, counted through the set's shards;
             `ELSEWHERE` if none does.
-        steps: By job and step, `[rows]` int64: each row's text, `ELSEWHERE` where it is none of these.
+        steps: By job and step, or by source and number of a query (`source_of`), `[rows]` int64: each row's text,
+            `ELSEWHERE` where it is none of these.
         form: `Tokens`, or `Tensor` for guesses `[rows, ...]` about whole texts.
 
     Yields:
@@ -45,16 +51,17 @@ def by_text(
         DataError: Guesses and releases differ in length: transcript and truth do not belong together.
     """
     shards: dict[str, dict[int, Guessed]] = {}
+    by_source = {(source_of(job), step): texts for (job, step), texts in steps.items()}
     for source, number, guess in guesses:
         kind, _, name = source.partition("/")
         if not isinstance(guess, form):
             continue
         if kind == "record-set" and name in records:
             shards.setdefault(name, {})[number] = guess
-        elif kind == "job" and (name, number) in steps:
-            texts = steps[name, number]
+        elif (source, number) in by_source:
+            texts = by_source[source, number]
             if len(guess) != len(texts):
-                raise DataError(f"Step {number} has another number of texts in the transcript.", remedy=OTHER_RUN)
+                raise DataError(f"Release {number} has another number of texts in the transcript.", remedy=OTHER_RUN)
             told = (texts != ELSEWHERE).nonzero()[:, 0]
             yield texts[told], _selected(guess, told)
     for name, found in shards.items():

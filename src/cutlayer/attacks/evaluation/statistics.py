@@ -176,6 +176,30 @@ def area_under_curve(
     return area
 
 
+def area_by_item(scores: Tensor, positive: Tensor) -> Tensor:
+    """What each item adds to the area under the ROC curve, so that errors and pairs of it are those of a mean.
+
+    Args:
+        scores: `[items]`, higher for items that are held to be positive.
+        positive: `[items]` bool, of both kinds.
+
+    Returns:
+        `[items]` float64, whose mean is the area; not a number where one kind is missing.
+
+    Ref: DeLong, DeLong and Clarke-Pearson, Biometrics 44, 1988: placements.
+    """
+    won = torch.empty(len(scores), dtype=torch.float64)
+    for kind, sign in ((positive, 1), (~positive, -1)):
+        others = (sign * scores[~kind]).sort().values
+        own = sign * scores[kind]
+        below, ties = (torch.searchsorted(others, own, right=right).double() for right in (False, True))
+        won[kind] = (below + ties) / 2 / len(others)
+    area = won[positive].mean()
+    # of either kind as if there were as many as of both together
+    shares = torch.where(positive, positive.double().mean(), (~positive).double().mean())
+    return area + (won - area) / shares
+
+
 def p_value(success: Proportion, chance: float) -> float:
     """How probable so large a share is where each trial succeeds with probability `chance`: one-sided.
 

@@ -20,6 +20,7 @@ from cutlayer.reports.schema import BlocksCopies, BlocksCopy
 _CHECKED = 1_000
 """Texts that controls learn from, at most."""
 _UNSOUND = "Students failed a control, so what they make of the vendor's blocks would say nothing."
+_POOLED = "The vendor pools what comes out of its blocks: the customer gets one embedding a text, and no such row."
 _STAGE = "copies of the vendor's blocks"
 
 
@@ -36,7 +37,7 @@ def copy_blocks(texts: Dataset, evidence: Evidence, folder: Path, progress: Prog
     reason = _inapplicable(evidence.spec)
     if reason:
         return _without("not applicable", reason)
-    exchanged = local_exchange(texts, evidence.result.adapter_id, folder, progress)
+    exchanged = local_exchange(texts, evidence.adapter, folder, progress)
     return study_blocks(exchanged, progress, seed=seed)
 
 
@@ -51,6 +52,16 @@ def unasked(
     """
     inapplicable = _inapplicable(spec)
     return _without("not applicable", inapplicable) if inapplicable else _without("not run", reason)
+
+
+def unanswered(evidence: Evidence) -> BlocksCopies:
+    """What is in the place of numbers where nothing was trained.
+
+    Args:
+        evidence: What texts showed.
+    """
+    embeds = evidence.objective == "embed"
+    return _without("not applicable", _POOLED if embeds else "Nothing was trained, so there is no model to ask.")
 
 
 def study_blocks(

@@ -319,7 +319,7 @@ def _utility(evidence: Evidence) -> tuple[float | None, float | None, int]:
     result = evidence.result
     if isinstance(result, LanguageResult):
         return result.perplexity, result.perplexity_standard_error, result.perplexity_n
-    if evidence.unlabelled or not isinstance(result, FinetuneResult):
+    if not isinstance(result, FinetuneResult):
         return None, None, 0
     return result.ua, result.ua_standard_error, result.ua_n
 

@@ -36,13 +36,23 @@ def vendor_page(
         share=sum(group.handed_out for group in groups) / total,
         students=students,
         blocks=blocks,
-        note="" if students else _NO_LABELS if evidence.unlabelled else _NO_TIME if late else _NO_STUDENTS,
+        note="" if students else _why_none(evidence, late=late),
     )
 
 
+def _why_none(evidence: Evidence, *, late: bool) -> str:
+    if evidence.objective == "embed":
+        return _FROZEN
+    return _NO_LABELS if evidence.unlabelled else _NO_TIME if late else _NO_STUDENTS
+
+
+_FROZEN = (
+    "Nothing was tuned. How well a customer could copy the model from the embeddings that it is answered was not "
+    "measured."
+)
 _NOT_COPIED = "How well a customer could copy the tuned model was not measured: "
 _NO_STUDENTS = _NOT_COPIED + (
     "that takes a run made for the audit, labels, and 125 texts or more whose answers are not all the same."
 )
 _NO_TIME = _NOT_COPIED + "there was no time for it within the time limit."
-_NO_LABELS = _NOT_COPIED + "no labels were given, so the model learnt nothing that could be copied."
+_NO_LABELS = _NOT_COPIED + "no labels were given, so nothing was trained that could be copied."

@@ -28,14 +28,17 @@ from cutlayer.customer import DataSpec, FinetuneSpec, Home, Objective, Progress,
 from cutlayer.customer.arguments import Columns, Privacy
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.corpora import Corpora
+from cutlayer.customer.embedding import EmbedSpec, check_embedding
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.progress import Shows, shown
+from cutlayer.customer.results import RunResult
 from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.customer.sources import read_source
 from cutlayer.customer.validate import choose_privacy
 from cutlayer.data import Dataset, bin_columns, has_column, is_table
 from cutlayer.privacy.spec import NoPrivacy, PrivacySpec, TextToText
-from cutlayer.reports.audit.blocks import copy_blocks, unasked
+from cutlayer.reports.audit.blocks import copy_blocks, unanswered, unasked
+from cutlayer.reports.audit.embeddings import measure_embeddings
 from cutlayer.reports.audit.frontier import HELD_OUT, beside, evaluate_beside, quick_attacks
 from cutlayer.reports.audit.protected import protected_entities
 from cutlayer.reports.audit.public import public_text
@@ -46,7 +49,7 @@ from cutlayer.reports.audit.students import train_students
 from cutlayer.reports.audit.time_limit import TimeLimit
 from cutlayer.reports.audit.traffic import local_answers, local_evidence, recorded_evidence
 from cutlayer.reports.audit_files import write_audit
-from cutlayer.reports.audit_spec import AuditSpec
+from cutlayer.reports.audit_spec import AuditObjective, AuditSpec
 from cutlayer.reports.page.plots import plots
 from cutlayer.reports.page.render import render
 from cutlayer.reports.schema import AuditReport, BlocksCopies, Student
@@ -68,7 +71,7 @@ _PAGE_HEIGHT: Final = 800
 class AuditSettings(Privacy, Columns, total=False):
     """The settings of `FinetuneSpec`, `DataSpec` and `AuditSpec` that an audit takes, by name."""
 
-    objective: Objective | str
+    objective: AuditObjective | Objective | str
     cut: Cut
     tuning: TuningSpec
     training: Training
@@ -82,6 +85,7 @@ class AuditSettings(Privacy, Columns, total=False):
     time_limit: float | None
     only: tuple[str, ...]
     frontier: tuple[float, ...]
+    denoisers: tuple[Path, ...]
     examples: int
     repeat: tuple[str, ...]
     began: float
@@ -159,8 +163,8 @@ def audit(
         attacker: What the attacker is taken to know, and what it asks for.
         home: The customer's folder; `CUTLAYER_HOME`, else `~/.cutlayer`, where it is left out.
         progress: Where to show progress.
-        **settings: `eta` or `privacy`, of which one must be given without `transcript`; `objective`, `cut`, `tuning`,
-            `training`, `model` (a local folder or a hub id, the embedded model by default), `seed`; columns, as in
+        **settings: `eta` or `privacy`, of which one must be given without `transcript`; `cut`, `tuning`, `training`,
+            `model` (a local folder or a hub id, the embedded model by default), `seed`; columns, as in
             `finetune`; and the settings of `AuditSpec`, by name. `time_limit` counts from this call on, or from
             `began` on, by `time.monotonic`.
 
@@ -174,7 +178,10 @@ def audit(
     repeat, began = given.pop("repeat", ()), given.pop("began", time.monotonic())
     asked = AuditSpec(**{name: given.pop(name) for name in AuditSpec.model_fields if name in given})
     columns = {name: given.pop(name) for name in DataSpec.model_fields if name in given}
-    objective = Objective(given.get("objective", Objective.CLASSIFICATION))
+    embeds = asked.objective is AuditObjective.EMBED
+    objective = Objective.CLASSIFICATION if embeds else Objective(asked.objective.value)
+    if embeds:
+        check_embedding({**given, **columns, "transcript": folders or None, "dev": dev, "test": test})
     seed = given.setdefault("seed", SEED)
     limit = TimeLimit(asked.time_limit, began)
     compared = _check(asked, folders, sources)
@@ -186,7 +193,13 @@ def audit(
         privacy = choose_privacy(given.pop("eta", None), given.pop("privacy", None))
         specs = _settings(asked, model=model, privacy=privacy, **given | {"objective": objective})
     foretold = 0.0
-    labelled = bool(folders) or _labelled(sources[0], columns, objective)
+    if embeds:
+        labelled = "label_column" in columns or (isinstance(sources[0], Dataset) and sources[0].labels is not None)
+    else:
+        labelled = bool(folders) or _labelled(sources[0], columns, objective)
+    if asked.denoisers and not (embeds and labelled):
+        why = "is measured with objective embed, on labels: name their `label_column`"
+        raise ConfigError([Fault("denoisers", asked.denoisers, why)])
     named = dict.fromkeys((*attacker.secret, *([attacker.group] if attacker.group else [])))
 
     def read(source: Source | None) -> Dataset | None:
@@ -207,6 +220,14 @@ def audit(
             evidence = local_evidence(corpora[0], specs[0], Path(folder), bars, attacker=attacker)
             foretold = time.monotonic() - start
             attacked = _with_copies(corpora[0], evidence, Path(folder), model, bars, limit, foretold)
+            if embeds and labelled and foretold > limit.left:
+                late = f"What embeddings are good for was not measured, for {limit}."
+                attacked = replace(attacked, left_out=(*attacked.left_out, late))
+            elif embeds and labelled:
+                useful = measure_embeddings(
+                    corpora[0], specs[0], Path(folder), bars, denoisers=asked.denoisers, seed=seed
+                )
+                attacked = replace(attacked, downstream=useful)
         archive = attacked.evidence.archive
         own = public_text(
             asked.public,
@@ -278,6 +299,8 @@ def _with_copies(
         limit: On the time of all.
         foretold: Seconds that questions about all texts take at most: as many as the run.
     """
+    if not isinstance(evidence.result, RunResult):
+        return Attacked(evidence, source, blocks=unanswered(evidence))
     seed = evidence.spec.seed or SEED
     if limit.left <= 0:
         over = (
@@ -289,7 +312,7 @@ def _with_copies(
     blocks: BlocksCopies = unasked(evidence.spec, _NO_TIME)
     if not late:
         if texts.labels is not None:
-            answers = local_answers(texts, evidence.result.adapter_id, folder, progress)
+            answers = local_answers(texts, evidence.adapter, folder, progress)
             archive = evidence.archive
             students = train_students(texts, answers, tokenizer=archive.tokenizer, table=archive.table, seed=seed)
         with suppress(OutOfTime), within(limit.share(_COPYING)):
@@ -367,7 +390,10 @@ def _settings(asked: AuditSpec, *, training: Training | None = None, **given: An
     said = {} if training is None else training.model_dump(exclude_unset=True)
     # comparing accuracies takes trained models; attacks need one pass over the texts
     own: dict[str, Any] = {"dev_share": HELD_OUT} if asked.frontier else {"epochs": 1}
-    first = FinetuneSpec(training=Training(**own | said), **given)
+    if asked.objective is AuditObjective.EMBED:
+        first: FinetuneSpec = EmbedSpec(training=Training(**said), **given)
+    else:
+        first = FinetuneSpec(training=Training(**own | said), **given)
     others = dict.fromkeys(eta for eta in asked.frontier if eta != first.privacy.eta)
     return [first, *(first.model_copy(update={"privacy": _at(first.privacy, eta)}) for eta in others)]
 

@@ -29,6 +29,7 @@ from cutlayer.reports.audit.handed import vendor_page
 from cutlayer.reports.audit.outliers import stand_out
 from cutlayer.reports.audit.running import AttackRun, run_attacks
 from cutlayer.reports.audit.words import strongest, verdict
+from cutlayer.reports.downstream import Downstream
 from cutlayer.reports.markup import Markup, mark_up
 from cutlayer.reports.metrics import by_class, exact_sentences, exact_texts, holm, likeness
 from cutlayer.reports.schema import (
@@ -62,6 +63,7 @@ class Attacked:
         left_out: What was left out or cut short for it before attacks, a sentence each.
         late: Whether there was no time to try copies of the tuned model.
         protected: What stands in the places of entities in these texts.
+        downstream: What embeddings are good for, where that was measured.
     """
 
     evidence: Evidence
@@ -74,6 +76,7 @@ class Attacked:
     left_out: tuple[str, ...] = ()
     late: bool = False
     protected: ProtectedEntities | None = None
+    downstream: Downstream | None = None
 
 
 def audit(
@@ -101,7 +104,8 @@ def audit(
         progress: Where to show progress.
     """
     evidence, source = attacked.evidence, attacked.source
-    model = load_model(source, head=Head.LANGUAGE if evidence.spec.objective.generates else Head.CLASSIFICATION)
+    head = Head.LANGUAGE if evidence.spec.objective.generates else Head.CLASSIFICATION
+    model = load_model(source, head=None if evidence.objective == "embed" else head)
     evidence = evidence.granted(public, model)
     names = sorted(ATTACKS if only is None else only, key=lambda each: (ATTACKS[each].costly, each))
     ran, traded = run_attacks(
@@ -136,6 +140,7 @@ def audit(
         stand_out=rows,
         examples=examples(evidence, readings, best, count=shown, seed=seed),
         vendor=page,
+        downstream=attacked.downstream,
         traded=(*attacked.left_out, *traded),
         runs=attacked.runs,
         repeat=repeat,
@@ -144,8 +149,7 @@ def audit(
 
 def _label_guarantee(evidence: Evidence) -> Guarantee | None:
     """What is promised of the customer's labels; `None` where it has none."""
-    result = evidence.result
-    return result.label_guarantee if isinstance(result, FinetuneResult) and not evidence.unlabelled else None
+    return evidence.result.label_guarantee if isinstance(evidence.result, FinetuneResult) else None
 
 
 def _not_asked(evidence: Evidence, names: Sequence[str]) -> list[AttackRun]:
@@ -273,7 +277,7 @@ def _settings(attacked: Attacked, *, blocks: int, budget: float | None, seed: in
         eta=spec.privacy.eta,
         place=spec.privacy.place,
         cti=spec.privacy.cti is not None,
-        objective=spec.objective,
+        objective=evidence.objective,
         unlabelled=evidence.unlabelled,
         texts=len(evidence.lengths.lengths),
         tokens=int(evidence.lengths.lengths.sum()),

@@ -1,18 +1,15 @@
 """Traffic for an audit without a vendor: the customer's own road to a vendor in this process.
 
-The run is real: a fine-tuning over the gate, recorded as every run is. Vendor, customer, secret and ledger are
-made for it and removed with it, so nothing is charged, nothing leaves this process, and the noise is of the
-same distribution as a real run's, not the same draw.
+The run is real: a fine-tuning over the gate, recorded as every run is, or queries for embeddings. Vendor, customer,
+secret and ledger are made for it and removed with it, so nothing is charged, nothing leaves this process, and the noise
+is of the same distribution as a real run's, not the same draw.
 """
 
 from __future__ import annotations
 
 import warnings
 from contextlib import closing
-from dataclasses import replace
 from pathlib import Path
-
-import torch
 
 from cutlayer import vendor
 from cutlayer.attacks import Exchanged
@@ -20,28 +17,31 @@ from cutlayer.core import ConfigError, CutlayerWarning, Fault, Stopped
 from cutlayer.customer import Client, FinetuneSpec, Home, Objective, Progress, TrainBottom
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.corpora import Corpora
-from cutlayer.customer.defaults import settle, settle_cut
+from cutlayer.customer.defaults import settle
+from cutlayer.customer.embed import settle_embedding
+from cutlayer.customer.embedding import EmbedSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.finetune import finetune
 from cutlayer.customer.handout import local_archive
+from cutlayer.customer.sent_evidence import embedded_evidence, released_evidence
 from cutlayer.customer.settings import LOCAL_MODEL
 from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.vendor import VendorSettings, create_app
-from cutlayer.wire.transports import LocalTransport
+from cutlayer.wire.transports import LocalTransport, RecordingTransport
 
 
 def local_evidence(
     texts: Dataset, spec: FinetuneSpec, folder: Path, progress: Progress, *, attacker: AttackerSpec
 ) -> Evidence:
-    """Fine-tunes on texts against a vendor in this process, and returns what that showed.
+    """Fine-tunes on texts against a vendor in this process, or has it embed them, and returns what that showed.
 
     Texts need no labels: what leaves of them through a frozen bottom is the same whatever a classifier learns
-    above it, so without labels it learns made-up ones, and the evidence holds none.
+    above it, so without labels they leave and nothing is trained.
 
     Args:
         texts: The customer's.
-        spec: What is audited; of its model the source.
+        spec: What is audited, an `EmbedSpec` for embeddings; of its model the source.
         folder: Where vendor, customer and run are kept; the caller removes it.
         progress: Where to show progress.
         attacker: What the attacker is taken to know of the texts.
@@ -51,30 +51,42 @@ def local_evidence(
         DataError: Texts that cannot be trained on.
         Stopped: The user interrupted.
     """
-    validate(settle(spec))
-    unlabelled = spec.objective is Objective.CLASSIFICATION and texts.labels is None
-    if unlabelled:
-        _check_unlabelled(spec)
-        texts = replace(texts, labels=_made_up_labels(len(texts), seed=spec.seed or 0))
-    model, cut = spec.model or LOCAL_MODEL, settle_cut(spec.cut, spec.objective)
-    deepest = max(cut.bottom or 0, cut.target)
-    vendor.init(folder / "vendor", models=[f"model={model}"], max_bottom=deepest, max_tail=cut.tail or 0)
-    given = Corpora(texts, None, None)
-    with closing(_client(folder)) as client:
-        try:
-            here = spec.model_copy(update={"model": "model", "seed": spec.seed or 0})
+    embeds = isinstance(spec, EmbedSpec)
+    settled = settle_embedding(spec) if embeds else settle(spec)
+    validate(settled)
+    model, cut = spec.model or LOCAL_MODEL, settled.cut
+    here = spec.model_copy(update={"model": model, "seed": spec.seed or 0})
+    try:
+        if not embeds and spec.objective is Objective.CLASSIFICATION and texts.labels is None:
+            _check_unlabelled(spec)
+            home = Home(folder / "customer")
+            return released_evidence(texts, here, home, folder / "transcript", progress, attacker=attacker)
+        deepest = max(cut.bottom or 0, cut.target)
+        vendor.init(folder / "vendor", models=[f"model={model}"], max_bottom=deepest, max_tail=cut.tail or 0)
+        here = here.model_copy(update={"model": "model"})
+        if embeds:
+            return _embedded(texts, here, folder, progress, attacker)
+        given = Corpora(texts, None, None)
+        with closing(_client(folder)) as client:
             with warnings.catch_warnings():
                 # how well a model learns that nobody is going to ask is no concern of an audit's
                 warnings.simplefilter("ignore", CutlayerWarning)
                 finetune(client, here, given, out=folder / "run", progress=progress)
-        except Stopped as error:  # which names the run's folder, and that goes
-            raise Stopped(
-                "Stopped. The run that was to be attacked was not done, and nothing of it is kept.",
-                remedy="Run the same command again.",
-            ) from error
-        archive = local_archive(client.home, model, cut)
-        evidence = Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
-        return evidence.without_labels() if unlabelled else evidence
+            archive = local_archive(client.home, model, cut)
+            return Evidence.of(folder / "run", given, archive, home=client.home, attacker=attacker)
+    except (Stopped, KeyboardInterrupt) as error:  # of a run it names the folder, and that goes
+        raise Stopped(
+            "Stopped. The run that was to be attacked was not done, and nothing of it is kept.",
+            remedy="Run the same command again.",
+        ) from error
+
+
+def _embedded(texts: Dataset, spec: FinetuneSpec, folder: Path, progress: Progress, attacker: AttackerSpec) -> Evidence:
+    """Asks for embeddings, and returns what that showed."""
+    recorded = folder / "transcript"
+    with closing(local_transport(folder)) as transport, closing(RecordingTransport(transport, recorded)) as recorder:
+        client = Client(transport=recorder, home=folder / "customer")
+        return embedded_evidence(texts, spec, client, recorded, progress, attacker=attacker)
 
 
 def _check_unlabelled(spec: FinetuneSpec) -> None:
@@ -86,12 +98,6 @@ def _check_unlabelled(spec: FinetuneSpec) -> None:
         faults.append(Fault("train_bottom", trained, "needs labels: what leaves of it depends on them"))
     if faults:
         raise ConfigError(faults, remedy="Name the column that holds the labels: --label-column.")
-
-
-def _made_up_labels(count: int, *, seed: int) -> tuple[str, ...]:
-    """One of two labels for each text, at random, half of the texts each: a classifier needs two."""
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(seed))
-    return tuple(str(number % 2) for number in order.tolist())
 
 
 def local_answers(texts: Dataset, adapter: str, folder: Path, progress: Progress) -> tuple[str, ...]:
@@ -122,9 +128,17 @@ def local_exchange(texts: Dataset, adapter: str, folder: Path, progress: Progres
 
 def _client(folder: Path) -> Client:
     """The local run's customer, at its vendor."""
+    return Client(transport=local_transport(folder), home=folder / "customer")
+
+
+def local_transport(folder: Path) -> LocalTransport:
+    """A way to the local run's vendor.
+
+    Args:
+        folder: Where it is, as `local_evidence` was given it.
+    """
     key = vendor.keys.create(folder / "vendor", "audit")
-    transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    return Client(transport=transport, home=folder / "customer")
+    return LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
 
 
 def recorded_evidence(

@@ -89,8 +89,8 @@ def verdict(
     if settings.unlabelled:
         told.insert(
             0,
-            "No labels were given: a classifier was trained on made-up ones. What left of the texts does not depend on "
-            "labels; what training shows of labels was not looked at.",
+            "No labels were given, so nothing was trained. What left of the texts does not depend on labels; what "
+            "training shows of labels was not looked at.",
         )
     if math.isinf(settings.eta):
         told.insert(0, "No noise was added: texts left as the customer's part of the model makes them.")

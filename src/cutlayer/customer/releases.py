@@ -17,13 +17,16 @@ from torch import Tensor
 
 from cutlayer.attacks import Knowledge, Transcript
 from cutlayer.core import Cut, Tokens
-from cutlayer.customer import FinetuneSpec, Gate, Home, Progress, RunSpec, Texts
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import Privatizing, run_privatizing
-from cutlayer.customer.gate import Terms
+from cutlayer.customer.gate import Gate, Terms
 from cutlayer.customer.handout import local_archive
+from cutlayer.customer.home import Home
 from cutlayer.customer.plan import build_session
+from cutlayer.customer.progress import Progress
 from cutlayer.customer.recorded import granted
+from cutlayer.customer.session import Texts
+from cutlayer.customer.settings import FinetuneSpec, RunSpec
 from cutlayer.customer.upload import upload
 from cutlayer.models import Archive
 from cutlayer.privacy import PrivacySpec
@@ -38,6 +41,7 @@ class Shelf:
     peer = "nobody"
 
     def send(self, frame: Frame) -> Reply:
+        """Takes a frame; a record set is told to be empty."""
         if frame.route is not routes.RECORD_SET_PUT or not isinstance(frame.control, RecordSetSpec):
             return Reply()
         name = str(frame.where["record_set"])
@@ -54,16 +58,19 @@ class Released:
     Attributes:
         transcript: All of them.
         records: By set, `[n]` int64: the record that holds each text.
-        replaced: By set, the share of tokens that the draw replaced.
+        replaced: By set, the share of tokens that the draw replaced; of rows 0.
+        clear: By kind, how many words of all sets left as they are by the mechanism's own rule.
         knowledge: What the vendor knows of how they were made.
     """
 
     transcript: Transcript
     records: Mapping[str, Tensor]
     replaced: Mapping[str, float]
+    clear: Mapping[str, int]
     knowledge: Knowledge
 
     def only(self, names: Collection[str]) -> Transcript:
+        """What crossed of some sets."""
         wanted = {identifier(name) for name in names}
         return Transcript(lambda: (frame for frame in self.transcript if frame.where.get("record_set") in wanted))
 
@@ -88,6 +95,16 @@ def release(
 
     The secret of the customer's folder fixes the noise. The transcript is recorded in `folder`; what that held is
     removed.
+
+    Args:
+        texts: Tokens, by the set's name.
+        privacy: How they are privatized.
+        bottom: Blocks below the cut.
+        wire_type: Of rows.
+        model: `starter`, a local folder or a hub id.
+        home: The customer's folder.
+        folder: The transcript's.
+        progress: Where to show progress.
     """
     spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type))
     archive = local_archive(home, model, spec.cut)
@@ -126,17 +143,29 @@ class Road:
         width = 1 if archive.table is None else archive.table.shape[1]
         gate = Gate(recorder, home.ledger, Terms(folder.name, archive.manifest.vocab_size, width, spec.wire_type))
         plain = spec.reconstruction
-        kind = RecordSetSpec(
-            model="local", cut=spec.cut, form=spec.form, segments=1, wire_type=spec.wire_type,
-            plain_tokens=plain.plain_tokens, plain_sequences=plain.plain_sequences,
-        )  # fmt: skip
         records, replaced = {}, {}
         for name, tokens in texts.items():
+            kind = RecordSetSpec(
+                model="local",
+                cut=spec.cut,
+                form=spec.form,
+                segments=len(tokens.segments),
+                wire_type=spec.wire_type,
+                plain_tokens=plain.plain_tokens,
+                plain_sequences=plain.plain_sequences,
+            )
             done = upload(
-                session, gate, Texts(tokens, trained=True), record_set=identifier(name), spec=kind,
-                progress=progress, stage=f"release {name}",
-            )  # fmt: skip
+                session,
+                gate,
+                Texts(tokens, trained=True),
+                record_set=identifier(name),
+                spec=kind,
+                progress=progress,
+                stage=f"release {name}",
+            )
             records[name] = torch.tensor(done.record_of)
             replaced[name] = (done.replaced or 0) / max(1, done.tokens)
         recorder.close()
-        return Released(Transcript.recorded(folder), records, replaced, granted(spec, archive))
+        return Released(
+            Transcript.recorded(folder), records, replaced, clear=gate.clear(), knowledge=granted(spec, archive)
+        )

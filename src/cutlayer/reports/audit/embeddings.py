@@ -1,0 +1,97 @@
+"""What embeddings of the audited setting are good for: as they come, denoised, and without the vendor's answer.
+
+All of it is computed by the audit's own vendor and customer. Denoisers are given: an audit trains none.
+"""
+
+from __future__ import annotations
+
+import shutil
+import warnings
+from collections.abc import Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Final
+
+from torch import Tensor
+
+from cutlayer.core import ConfigError, CutlayerWarning, Fault
+from cutlayer.customer import Client, FinetuneSpec, Progress
+from cutlayer.customer.embed import Embeddings
+from cutlayer.data import Dataset
+from cutlayer.privacy.spec import NoPrivacy
+from cutlayer.reports.audit.traffic import local_transport
+from cutlayer.reports.downstream import (
+    CLEAN,
+    CUSTOMER_ONLY,
+    DENOISED,
+    NOISY,
+    Downstream,
+    DownstreamSpec,
+    held_out,
+    measure_downstream,
+    numbered,
+)
+from cutlayer.vendor import VendorSettings
+from cutlayer.vendor.denoisers import MANIFEST, read_denoiser
+
+_TESTED: Final = 0.5
+"""Share of the texts that networks are tested on."""
+_SEEDS: Final = 3
+
+
+def measure_embeddings(
+    texts: Dataset, spec: FinetuneSpec, folder: Path, progress: Progress, *, denoisers: Sequence[Path], seed: int
+) -> Downstream:
+    """Measures embeddings of the texts of a local run, by what a small network learns of their labels.
+
+    Args:
+        texts: What the run was on, with labels.
+        spec: The setting.
+        folder: Where vendor, customer and run are, as `local_evidence` was given it.
+        progress: Where to show progress.
+        denoisers: Folders of denoisers that a vendor trained, of the same model; without any, embeddings are measured
+            as they come.
+        seed: Which texts are tested on; networks have this seed and the next ones.
+
+    Raises:
+        ConfigError: A folder holds no denoiser, or one that is not for this setting.
+        DataError: There are too few texts or labels.
+    """
+    controls = {_offered(denoiser, folder) for denoiser in denoisers}
+    here = spec.model_copy(update={"model": "model"})
+    arms: dict[str, Tensor] = {}
+    with warnings.catch_warnings(), closing(local_transport(folder)) as transport:
+        # of texts that are cut the run has told
+        warnings.simplefilter("ignore", CutlayerWarning)
+        client, apart = (Client(transport=transport, home=folder / home) for home in ("customer", "clean"))
+        clear = here.model_copy(update={"privacy": NoPrivacy()})
+        for name, asking, given, settings in (
+            (CLEAN, apart, clear, {"denoise": False}),
+            (NOISY, client, here, {"denoise": False}),
+            (DENOISED, client, here, {"denoise": True}),
+            (CUSTOMER_ONLY, client, here, {"denoise": True, "without_answer": True}),
+        ):
+            if settings["denoise"] and settings.get("without_answer", False) not in controls:
+                continue
+            try:
+                road = Embeddings.open(asking, given, progress, **settings)
+            except ConfigError as error:
+                remedy = "Name denoisers of this model, mechanism and eta (--denoisers), or none."
+                raise ConfigError(error.faults or str(error), remedy=remedy) from error
+            arms[name] = road.ask(road.read_all(texts), texts.texts, progress).values
+    learnt = held_out(len(texts), share=_TESTED, seed=seed)
+    spec_of = DownstreamSpec(seeds=tuple(range(seed, seed + _SEEDS)))
+    return measure_downstream(arms, arms[CLEAN], numbered(texts.labels or ()), learnt, spec=spec_of)
+
+
+def _offered(denoiser: Path, folder: Path) -> bool:
+    """Has the local vendor offer a denoiser; returns whether it is a control."""
+    if not (denoiser / MANIFEST).is_file():
+        raise ConfigError(
+            [Fault("denoisers", denoiser, f"must be a denoiser's folder: there is no {MANIFEST} in it")],
+            remedy="Name what `cutlayer vendor denoiser train` made: models/MODEL/denoisers/ID in the vendor's folder.",
+        )
+    info = read_denoiser(denoiser)
+    place = VendorSettings.load(folder / "vendor").model("model") / "denoisers" / info.denoiser
+    shutil.copytree(denoiser, place, dirs_exist_ok=True)
+    return info.without_answer
