@@ -86,6 +86,7 @@ def test_a_mechanism_does_what_it_states(mechanism: Mechanism) -> None:
 
 
 @pytest.mark.slow  # 20 whole runs
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("mechanism", mechanisms(), ids=lambda mechanism: mechanism.name)
 def test_a_true_mechanism_passes_whatever_the_generator(mechanism: Mechanism) -> None:
     widths = widths_of(mechanism)
