@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -15,6 +14,7 @@ from cutlayer.cli.processes import end_with_stdin
 from cutlayer.customer.embedding import EmbeddingSettings
 from cutlayer.customer.settings import FinetuneSpec
 from cutlayer.gateway.settings import GatewaySettings
+from cutlayer.serving.address import Address
 
 app = typer.Typer(
     epilog="Example: cutlayer gateway --vendor https://vendor.example:8377 --eta 80 "
@@ -30,12 +30,7 @@ def gateway(
     own: EmbeddingSettings,
     asked: GatewaySettings,
     customer: Customer,
-    host: Annotated[str, typer.Option(help="Address to listen on. Off loopback, TLS is required.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8378,
-    tls_cert: Annotated[Path | None, typer.Option(metavar="FILE", help="PEM certificate.", show_default=False)] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's private key.", show_default=False)
-    ] = None,
+    address: Annotated[Address, Part(Address, (), (("port", "8378"),))],
     until_stdin_closes: Annotated[
         bool, typer.Option("--until-stdin-closes", hidden=True, help="End with the process that started this one.")
     ] = False,
@@ -47,7 +42,6 @@ def gateway(
     /v1/models, /ledger and /healthz. It runs until it is interrupted.
     """
     from cutlayer import gateway as room
-    from cutlayer.serving import Address
 
     output = Output(as_json=as_json)
     privacy, seed = settings["privacy"], settings.get("unsafe_noise_seed")
@@ -58,7 +52,7 @@ def gateway(
         customer.client(),
         FinetuneSpec(**settings),
         asked,
-        Address(host, port, tls_cert, tls_key),
+        address,
         denoise=own.denoiser != "none",
         on_listening=lambda url: output.result({"url": url, "base_url": f"{url}/v1"}),
     )

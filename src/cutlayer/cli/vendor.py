@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import threading
-from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -13,6 +12,7 @@ from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.options import AsJson, DataDir
 from cutlayer.cli.output import Output, fields
 from cutlayer.cli.processes import end_with_stdin
+from cutlayer.serving.address import Address
 from cutlayer.vendor.settings import VendorSettings
 
 app = typer.Typer(
@@ -79,15 +79,10 @@ def init(
 def serve(
     data_dir: DataDir,
     settings: Annotated[dict[str, Any], Part(VendorSettings, ("threads",), (("threads", "as set"),))],
-    host: Annotated[str, typer.Option(help="Address to listen on. Off loopback, TLS is required.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on.")] = 8377,
-    tls_cert: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="PEM certificate. Default: the folder's own.", show_default=False),
-    ] = None,
-    tls_key: Annotated[
-        Path | None, typer.Option(metavar="FILE", help="The certificate's private key.", show_default=False)
-    ] = None,
+    address: Annotated[
+        dict[str, Any],
+        Part(Address, (), (("port", "8377"), ("tls_cert", "the folder's own"), ("tls_key", "the folder's own"))),
+    ],
     until_stdin_closes: Annotated[
         bool, typer.Option("--until-stdin-closes", hidden=True, help="End with the process that started this one.")
     ] = False,
@@ -104,10 +99,7 @@ def serve(
         threading.Thread(target=end_with_stdin, daemon=True).start()
     vendor.serve(
         data_dir,
-        host=host,
-        port=port,
-        tls_cert=tls_cert,
-        tls_key=tls_key,
+        **address,
         threads=settings.get("threads"),
         on_listening=lambda url: output.result({"url": url, "data_dir": str(data_dir)}),
     )

@@ -12,8 +12,9 @@ from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embed import settle_embedding
 from cutlayer.gateway.app import create_app
 from cutlayer.gateway.settings import GatewaySettings
+from cutlayer.serving.address import Address
 from cutlayer.serving.compute import ThisThread
-from cutlayer.serving.listening import Address, run
+from cutlayer.serving.listening import run
 
 DEFAULT_PORT = 8378
 
@@ -52,4 +53,4 @@ def serve(
         app.state.gateway.open()
         return app
 
-    run(make, address, threads=torch.get_num_threads(), on_listening=on_listening)
+    run(make, address, port=DEFAULT_PORT, threads=torch.get_num_threads(), on_listening=on_listening)

@@ -5,9 +5,10 @@ from typing import TYPE_CHECKING
 from cutlayer.core.lazy import on_first_use
 
 if TYPE_CHECKING:
+    from cutlayer.serving.address import Address
     from cutlayer.serving.compute import ComputeThread, ThisThread
     from cutlayer.serving.door import Door
-    from cutlayer.serving.listening import Address, run
+    from cutlayer.serving.listening import run
     from cutlayer.serving.refusal import Refusal
 
 __all__ = ["Address", "ComputeThread", "Door", "Refusal", "ThisThread", "run"]

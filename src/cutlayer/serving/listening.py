@@ -11,17 +11,15 @@ import time
 import weakref
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from cutlayer.core import ConfigError, Fault
+from cutlayer.core import ConfigError
+from cutlayer.serving.address import Address
 from cutlayer.serving.compute import ThisThread
-from cutlayer.wire.transports.http import is_loopback
 
 log = logging.getLogger("cutlayer.serving")
 _BACKLOG = 128
@@ -108,50 +106,20 @@ class Listener(socket.socket):
         return connection, address
 
 
-@dataclass(frozen=True)
-class Address:
-    """Where a service listens, and with which certificate.
-
-    Attributes:
-        host: Address to listen on. Others than this machine's are served over TLS only.
-        port: Port to listen on; 0 for one that the system chooses.
-        certificate: PEM file; `None` without TLS.
-        private_key: Its private key.
-    """
-
-    host: str
-    port: int
-    certificate: Path | None = None
-    private_key: Path | None = None
-
-    def check(self, *, remedy: str) -> None:
-        """Refuses what would show keys and texts to a network.
-
-        Args:
-            remedy: How a certificate is given.
-
-        Raises:
-            ConfigError: A file is missing, or TLS is.
-        """
-        files = self.certificate, self.private_key
-        if any(file is not None for file in files):
-            if not all(file is not None and file.is_file() for file in files):
-                told = ", ".join(str(file) for file in files if file is not None)
-                raise ConfigError([Fault("tls", told, "must be two readable PEM files")])
-        elif not is_loopback(self.host):
-            raise ConfigError(
-                f"Serving {self.host} without TLS would show keys and what is sent to the network.", remedy=remedy
-            )
-
-
 def run(
-    make: Callable[[ThisThread], Any], address: Address, *, threads: int, on_listening: Callable[[str], object]
+    make: Callable[[ThisThread], Any],
+    address: Address,
+    *,
+    port: int,
+    threads: int,
+    on_listening: Callable[[str], object],
 ) -> None:
     """Answers requests until the process is told to stop; what computes runs in the calling thread.
 
     Args:
         make: Makes the ASGI application, which computes in what it is given.
         address: Where to listen.
+        port: On which port, where the address names none.
         threads: Compute threads.
         on_listening: Told the service's address once requests reach it.
 
@@ -159,7 +127,7 @@ def run(
         ConfigError: The address or port cannot be had; or what `make` raises.
     """
     # First what may fail for want of a port, before `make` locks a folder.
-    with listen(address.host, address.port) as listener:
+    with listen(address.host, port if address.port is None else address.port) as listener:
         listener.most = _most_connections()
         compute = ThisThread(threads)
         config = uvicorn.Config(
@@ -175,10 +143,10 @@ def run(
             backlog=_BACKLOG,
             timeout_keep_alive=_KEEP_ALIVE_SECONDS,
             timeout_graceful_shutdown=_STOP_SECONDS,
-            ssl_certfile=None if address.certificate is None else str(address.certificate),
-            ssl_keyfile=None if address.private_key is None else str(address.private_key),
+            ssl_certfile=None if address.tls_cert is None else str(address.tls_cert),
+            ssl_keyfile=None if address.tls_key is None else str(address.tls_key),
         )
-        on_listening(_url("http" if address.certificate is None else "https", *listener.getsockname()[:2]))
+        on_listening(_url("http" if address.tls_cert is None else "https", *listener.getsockname()[:2]))
         server = uvicorn.Server(config)
         with server.capture_signals(), ThreadPoolExecutor(1, thread_name_prefix="http") as http:
             ended = http.submit(server.run, sockets=[listener])

@@ -15,8 +15,9 @@ from pydantic import ValidationError
 
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.core.files import make_folder
+from cutlayer.serving.address import Address
 from cutlayer.serving.compute import ThisThread
-from cutlayer.serving.listening import Address, run
+from cutlayer.serving.listening import run
 from cutlayer.serving.tls import make_certificate
 from cutlayer.vendor.app import create_app
 from cutlayer.vendor.catalogue import ModelCard, read_card, write_card
@@ -110,7 +111,7 @@ def serve(
     data_dir: Path | str,
     *,
     host: str = "127.0.0.1",
-    port: int = DEFAULT_PORT,
+    port: int | None = None,
     tls_cert: Path | str | None = None,
     tls_key: Path | str | None = None,
     threads: int | None = None,
@@ -121,7 +122,7 @@ def serve(
     Args:
         data_dir: A folder that `init` made.
         host: Address to listen on. Others than this machine's are served over TLS only.
-        port: Port to listen on.
+        port: Port to listen on; `DEFAULT_PORT` where it is left out.
         tls_cert: PEM certificate; the one that `init` made by default.
         tls_key: Its private key.
         threads: Compute threads, instead of those set.
@@ -142,9 +143,9 @@ def serve(
         log.warning("%s %s", error.message, error.remedy)
     certificate = Path(tls_cert) if tls_cert is not None else settings.certificate
     private_key = Path(tls_key) if tls_key is not None else settings.private_key
-    address = Address(host, port)
+    address = Address(host=host, port=port)
     if tls_cert is not None or tls_key is not None or (certificate.is_file() and private_key.is_file()):
-        address = Address(host, port, certificate, private_key)
+        address = address.model_copy(update={"tls_cert": certificate, "tls_key": private_key})
     address.check(remedy="Run: cutlayer vendor init --tls-host NAME, or give --tls-cert and --tls-key.")
 
     def listening(url: str) -> None:
@@ -154,7 +155,7 @@ def serve(
     def make(compute: ThisThread) -> FastAPI:
         return create_app(settings, executor=compute)
 
-    run(make, address, threads=settings.compute_threads, on_listening=listening)
+    run(make, address, port=DEFAULT_PORT, threads=settings.compute_threads, on_listening=listening)
 
 
 def _is_set_up(data_dir: Path) -> bool:
