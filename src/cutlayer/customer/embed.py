@@ -75,6 +75,9 @@ class Embedded:
     denoised_for: tuple[float, float] | None
 
 
+_ALL_THERE = "must be left out: of embeddings all blocks are the vendor's"
+
+
 def settle_embedding(given: FinetuneSpec) -> RunSpec:
     """Settings of embeddings with nothing left open: the cut is below all blocks.
 
@@ -86,11 +89,9 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
     """
     words = given.privacy.mechanism == "words"
     cut = given.cut or Cut(bottom=None if words else 0)
-    if cut.bottom or cut.tail is not None or cut.target:
-        raise ConfigError(
-            [Fault("cut", cut.slug, "must be 0 or text: of embeddings all blocks are the vendor's")],
-            remedy="Leave it out.",
-        )
+    own = {"bottom": cut.bottom or None, "tail": cut.tail, "target": cut.target or None}
+    if faults := [Fault(name, value, _ALL_THERE) for name, value in own.items() if value is not None]:
+        raise ConfigError(faults, remedy="Leave it out, or give bottom 0.")
     if given.privacy.cti is not None:
         raise ConfigError([Fault("cti", given.privacy.cti, "needs labels, and embeddings have none")])
     training = given.training.model_copy(update={"dropout": False})  # nothing is trained
