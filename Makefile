@@ -20,7 +20,7 @@ TEST_FOLDERS := $(shell df -Pk /dev/shm 2>/dev/null | awk 'NR == 2 && $$4 > 8000
 # Two at a time with a thread each: most tests are too small to use two cores by themselves. A file stays with one worker,
 # which makes what its tests share once; in order of their paths, the many short files of unit tests even it out at last.
 PYTEST := $(if $(TEST_FOLDERS),TMPDIR=$(TEST_FOLDERS)) OMP_NUM_THREADS=1 $(BIN)/python -m pytest -n 2 --dist loadfile --no-loadscope-reorder
-BENCHMARKS := startup privatize words jobs split_overhead split_lm wire attacks gateway
+BENCHMARKS := startup privatize words jobs split_overhead split_lm wire attacks snd_cost embed_service gateway
 
 .PHONY: help setup demo test test-all lint format bench docs clean
 

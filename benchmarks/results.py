@@ -35,18 +35,20 @@ def interleaved(contenders: Mapping[str, Callable[[], object]], *, rounds: int) 
     return {name: statistics.median(times) for name, times in seconds.items()}
 
 
-def write(name: str, ratios: Mapping[str, float]) -> Path:
+def write(name: str, ratios: Mapping[str, float | Mapping[str, float]]) -> Path:
     """Prints the ratios and writes `benchmarks/results/<name>.json`.
 
     Args:
         name: The benchmark.
-        ratios: What was measured, by the names that the documentation uses.
+        ratios: What was measured, by the names that the documentation uses; of several shapes one for each.
     """
-    for key, value in ratios.items():
-        print(f"{key:32} {value:.4g}")
+    told = {key: value if isinstance(value, float | int) else dict(value) for key, value in ratios.items()}
+    for key, value in told.items():
+        for shape, ratio in value.items() if isinstance(value, dict) else [("", value)]:
+            print(f"{f'{key} {shape}'.strip():32} {ratio:.4g}")
     FOLDER.mkdir(exist_ok=True)
     path = FOLDER / f"{name}.json"
-    result = {"name": name, "ratios": dict(ratios), "machine": machine(), "versions": versions()}
+    result = {"name": name, "ratios": told, "machine": machine(), "versions": versions()}
     path.write_text(json.dumps(result, indent=2) + "\n")
     return path
 

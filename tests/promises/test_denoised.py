@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import json
 import math
+import warnings
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import closing, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from cutlayer.core import ConfigError, CutlayerError, StorageError, VendorError
+from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, StorageError, VendorError
 from cutlayer.customer import Client
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
@@ -151,6 +152,9 @@ HUGE = {"kind": "paper", "width": 32, "d_ff": 65536, "d_kv": 4096, "n_head": 256
 HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
     "another sum": (spoil_file(lambda tensors: tensors["out.bias"].add_(1), told=False), StorageError, "checksum"),
     "no number": (spoil_file(lambda tensors: tensors["out.bias"].fill_(math.nan)), VendorError, "not all finite"),
+    "nothing to divide by": (
+        spoil_file(lambda tensors: tensors["row_scale"].zero_()), VendorError, "divides by is not positive"
+    ),
     "another name": (
         spoil_file(lambda tensors: tensors.__setitem__("out.bians", tensors.pop("out.bias"))), VendorError, "names"
     ),
@@ -196,6 +200,42 @@ def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp
         assert not any(entry.texts for entry in client.ledger.frames())
         clear = client.embed(TEST, eta=math.inf, progress=None)
     assert clear.denoised_for is None
+
+
+Measured = dict[str, tuple[float, float]]
+WORTH: dict[str, tuple[Measured, str | None]] = {
+    "no better than the answers": (
+        {"noisy": (0.61, 1.5), "denoised": (0.52, 1.0), "mean_embedding": (0.2, 2.0)},
+        r"no better than the answers as they come.*on \d+ public texts.*0\.520 and 1 with it; .*0\.610 and 1\.5",
+    ),
+    "by its squares alone": (
+        {"noisy": (0.4, 1.5), "denoised": (0.5, 1.6), "mean_embedding": (0.2, 2.0)}, "no better than the answers"
+    ),
+    "no better than the mean": (
+        {"noisy": (0.1, 3.0), "denoised": (0.2, 2.0), "mean_embedding": (0.2, 2.0)},
+        r"no better than one mean embedding for all.*all 0\.200 and 2",
+    ),
+    "better": ({"noisy": (0.1, 3.0), "denoised": (0.3, 1.9), "mean_embedding": (0.2, 2.0)}, None),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", WORTH)
+def test_a_denoiser_that_is_no_better_by_its_own_measure_is_used_with_a_warning(
+    name: str, data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    measured, said = WORTH[name]
+    info = train(data_dir, ROWS)
+    path = data_dir / "models" / "tiny" / "denoisers" / info.denoiser / MANIFEST
+    told = json.loads(path.read_text())
+    for group in told["groups"]:
+        group |= {key: {"cosine": cosine, "mse": mse} for key, (cosine, mse) in measured.items()}
+    path.write_text(json.dumps(told))
+    with (
+        customer(data_dir, api_key, tmp_path / "home") as client,
+        pytest.warns(CutlayerWarning, match=said) if said else nullcontext(),
+        warnings.catch_warnings(action="default" if said else "error", category=CutlayerWarning),
+    ):
+        assert client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None).sent
 
 
 def test_of_several_the_better_one_is_taken(data_dir: Path, api_key: str, tmp_path: Path) -> None:

@@ -108,7 +108,7 @@ def _show(output: Output, model: str, made: DenoiserInfo) -> None:
     rows = f", {made.wire_type}" if made.form == "rows" else ""
     output.table(
         f"Denoiser {made.denoiser} of {model}: {made.shape.kind}, for {made.mechanism}{' with clip' * made.clip}{rows}",
-        ("etas", "trained at", "cosine, noisy", "denoised", "without the answer", "texts"),
+        ("etas", "trained at", "cosine, noisy", "denoised", "without the answer", "mean of all", "texts"),
         [
             (
                 f"{each.lowest:g} to {each.highest:g}",
@@ -116,6 +116,7 @@ def _show(output: Output, model: str, made: DenoiserInfo) -> None:
                 f"{each.noisy.cosine:.3f}",
                 f"{each.denoised.cosine:.3f}",
                 f"{each.without_answer.cosine:.3f}",
+                f"{each.mean_embedding.cosine:.3f}",
                 str(each.n),
             )
             for each in made.groups

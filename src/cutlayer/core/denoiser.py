@@ -57,18 +57,20 @@ class PaperDenoiserSpec(DenoiserSpec):
 
 
 class LightDenoiserSpec(DenoiserSpec):
-    """Ours: narrow layers over one position a token, whose summary is added to the noisy embedding.
+    """Ours: narrow layers over one position a token, which weigh the text's rows and the noisy embedding.
 
     Attributes:
         inner: Width of the layers.
         n_head: Heads.
         layers: Layers.
+        means: Weighted means of the text's rows that an embedding is made of.
     """
 
     kind: Literal["light"] = "light"
     inner: int = Field(ge=2, le=2**12)
     n_head: int = Field(ge=1, le=2**8)
     layers: int = Field(ge=1, le=2**8)
+    means: int = Field(ge=1, le=2**6)
 
 
 class _Row(NamedTuple):
@@ -97,6 +99,7 @@ _HEAD: Final = 0.3125
 _MOST_OF_HEAD: Final = 256
 _INNER: Final = 256
 _INNER_HEAD: Final = 32
+_MEANS: Final = 4
 
 
 def paper_shape(family: str, *, blocks: int, width: int) -> PaperDenoiserSpec:
@@ -120,4 +123,4 @@ def paper_shape(family: str, *, blocks: int, width: int) -> PaperDenoiserSpec:
 def light_shape(*, width: int) -> LightDenoiserSpec:
     """The light denoiser for a model: the same whatever its depth."""
     inner = max(2, min(_INNER, width // 2))
-    return LightDenoiserSpec(width=width, inner=inner, n_head=max(1, inner // _INNER_HEAD), layers=2)
+    return LightDenoiserSpec(width=width, inner=inner, n_head=max(1, inner // _INNER_HEAD), layers=2, means=_MEANS)

@@ -107,6 +107,27 @@ def find_denoiser(
     )
 
 
+def why_not(group: DenoiserGroup) -> str | None:
+    """Why a denoiser is not worth using, by what the vendor measured of it on public text; `None` where it is.
+
+    It should come nearer to embeddings of the text as it is, by squared differences and by cosine, than the answer as
+    it comes, and than the mean embedding, which is the same for every text.
+    """
+    better = group.denoised
+    others = {"the answers as they come": group.noisy, "one mean embedding for all": group.mean_embedding}
+    beaten_by = {
+        name: each for name, each in others.items() if not (better.cosine > each.cosine and better.mse < each.mse)
+    }
+    if not beaten_by:
+        return None
+    numbers = ", ".join(f"{name} {each.cosine:.3f} and {each.mse:.3g}" for name, each in beaten_by.items())
+    return (
+        f"The vendor's denoiser for eta {group.lowest:g} to {group.highest:g} is no better than "
+        f"{' or '.join(beaten_by)}, by the vendor's own measurement on {group.n} public texts: cosine to the embedding "
+        f"without noise and squared difference are {better.cosine:.3f} and {better.mse:.3g} with it; {numbers}."
+    )
+
+
 def _asked(spec: RunSpec) -> str:
     rows = f" in {spec.wire_type}" if spec.form is Form.ROWS else ""
     return f"{spec.privacy.mechanism}{' with clip' if spec.privacy.clipped else ''}{rows}"
@@ -167,6 +188,8 @@ def fetch_denoiser(
         raise _other("its tensors have other names or shapes")
     if not all(value.dtype is torch.float32 and bool(value.isfinite().all()) for value in tensors.values()):
         raise _other("its numbers are not all finite, or not fp32")
+    if not all(bool((tensors[name] > 0).all()) for name in Denoiser.divisors):
+        raise _other("a size that it divides by is not positive")
     denoiser = build_denoiser(info.shape)
     denoiser.load_state_dict(tensors)
     denoiser.requires_grad_(False)

@@ -21,7 +21,7 @@ from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Fault, G
 from cutlayer.customer.ask import check_texts
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
-from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser
+from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, why_not
 from cutlayer.customer.derived import Privatizing, noise_secret, run_privatizing
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive
@@ -175,6 +175,9 @@ class Embeddings:
         chosen = None
         if denoise and math.isfinite(spec.privacy.eta):
             chosen = find_denoiser(gate, offer, archive, spec, without_answer=without_answer)
+            if not without_answer and (why := why_not(chosen[1])) is not None:
+                remedy = "Ask the vendor for one that was trained longer, or on more text; or give denoiser none."
+                warnings.warn(f"{why} {remedy}", CutlayerWarning, stacklevel=4)
             denoiser = fetch_denoiser(gate, connection.home, offer.model.name, *chosen, progress)
             table = archive.table
             if table is None:

@@ -18,8 +18,6 @@ from cutlayer.core import Deviation
 from cutlayer.core.denoiser import DenoiserSpec, LightDenoiserSpec, PaperDenoiserSpec
 from cutlayer.models.heads import seeded
 
-_STD: Final = 0.02
-"""Of matrices at the beginning, as of the families that are denoised."""
 _LONGEST: Final = 4.0
 """Rows that left longer than so many of the table's are shortened to that; longer ones tell no more."""
 
@@ -32,31 +30,47 @@ class Denoiser(nn.Module, ABC):
     """
 
     deviations: ClassVar[tuple[Deviation, ...]] = ()
+    zero_at_first: ClassVar[tuple[str, ...]] = ("joined.weight", "proj.weight")
+    """What matrices' names end with that are zero before training: what they add to the embedding is learnt only."""
+    divisors: ClassVar[tuple[str, ...]] = ("noisy_scale", "row_scale")
+    """Buffers that are divided by: positive in every denoiser."""
     center: Tensor
     scale: Tensor
+    noisy_center: Tensor
+    noisy_scale: Tensor
+    trust: Tensor
     row_scale: Tensor
 
     def __init__(self, spec: DenoiserSpec) -> None:
         super().__init__()
         self.spec = spec
-        self.register_buffer("center", torch.zeros(spec.width))
-        self.register_buffer("scale", torch.ones(()))
-        self.register_buffer("row_scale", torch.ones(()))
+        for name in ("center", "noisy_center"):
+            self.register_buffer(name, torch.zeros(spec.width))
+        for name in ("scale", "noisy_scale", "trust", "row_scale"):
+            self.register_buffer(name, torch.ones(()))
 
-    def fit_scales(self, embeddings: Tensor, table: Tensor) -> None:
+    def fit_scales(self, noisy: Tensor, clean: Tensor, table: Tensor) -> None:
         """Measures embeddings and rows from their middle and by their size, so that one rate serves all models.
 
+        `trust` is the factor by which a noisy embedding, so measured, comes nearest to the clean one: where it tells
+        nothing, a denoiser begins at the mean embedding and need not learn first to take the noisy one away.
+
         Args:
-            embeddings: `[texts, width]`, of public text as it is.
+            noisy: `[texts, width]`, embeddings of public text as it is released.
+            clean: `[texts, width]`, of the same text as it is.
             table: `[vocabulary, width]`.
         """
-        self.center.copy_(embeddings.mean(0))
-        self.scale.copy_((embeddings - embeddings.mean(0)).square().mean().sqrt().clamp(min=1e-12))
-        self.row_scale.copy_(table.square().mean().sqrt().clamp(min=1e-12))
+        self.center.copy_(clean.mean(0))
+        self.scale.copy_(_size(clean - clean.mean(0)))
+        self.noisy_center.copy_(noisy.mean(0))
+        self.noisy_scale.copy_(_size(noisy - noisy.mean(0)))
+        both = (noisy - self.noisy_center) / self.noisy_scale * ((clean - self.center) / self.scale)
+        self.trust.copy_(both.mean().clamp(0, 1))
+        self.row_scale.copy_(_size(table))
 
     def unanswered(self, noisy: Tensor) -> Tensor:
-        """What stands in the place of embeddings `[texts, width]` that it is not given: the mean of clean ones."""
-        return self.center.expand_as(noisy)
+        """What stands in the place of embeddings `[texts, width]` that it is not given: their mean on public text."""
+        return self.noisy_center.expand_as(noisy)
 
     def forward(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """Denoised embeddings `[batch, width]`, before normalisation.
@@ -68,7 +82,8 @@ class Denoiser(nn.Module, ABC):
             mask: `[batch, tokens]` bool: real tokens.
         """
         rows, noise = (each.masked_fill(~mask[:, :, None], 0) / self.row_scale for each in (rows, noise))
-        return self.denoise((noisy - self.center) / self.scale, rows, noise, mask) * self.scale + self.center
+        noisy = (noisy - self.noisy_center) / self.noisy_scale
+        return self.denoise(noisy, rows, noise, mask) * self.scale + self.center
 
     @abstractmethod
     def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
@@ -80,10 +95,11 @@ class Denoiser(nn.Module, ABC):
             for name, parameter in self.named_parameters():
                 if name.endswith("norm.weight"):
                     parameter.fill_(1)
-                elif parameter.dim() == 1:
+                elif parameter.dim() == 1 or name.endswith(self.zero_at_first):
                     parameter.zero_()
                 else:
-                    parameter.copy_(torch.empty(parameter.shape).normal_(0, _STD, generator=seeded(seed, name)))
+                    drawn = torch.empty(parameter.shape).normal_(generator=seeded(seed, name))
+                    parameter.copy_(drawn / parameter.shape[1] ** 0.5)
 
 
 class PaperDenoiser(Denoiser):
@@ -119,9 +135,17 @@ class PaperDenoiser(Denoiser):
         Deviation(
             what="scales of the denoiser's input",
             value_in_paper="not stated",
-            ours="embeddings are taken from their mean and in their standard deviation on public text; rows and "
-            "noise in that of the table",
-            why="Embeddings of GPT-2 are some hundred times as large as its rows.",
+            ours="embeddings, clean and noisy, are taken from their mean and in their standard deviation on public "
+            "text, rows and noise in that of the table; e_n times the factor by which it comes nearest to e_c",
+            why="Embeddings of GPT-2 are some hundred times as large as its rows. By eq. (7) all of e_n stays in e_d "
+            "unless layers take it away again, and where noise is strong it tells nothing.",
+        ),
+        Deviation(
+            what="initialisation and optimiser",
+            value_in_paper="not stated",
+            ours="normal draws of variance 1 / inputs, but zeros for what layers add; AdamW with a rate that rises and "
+            "falls linearly",
+            why="Without having learnt anything the denoiser then answers the best multiple of e_n, about its mean.",
         ),
         Deviation(
             what="special tokens",
@@ -140,7 +164,7 @@ class PaperDenoiser(Denoiser):
 
     def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """See `Denoiser.denoise`."""
-        first = noisy[:, None]
+        first = self.trust * noisy[:, None]
         if self.kinds is not None:
             places = sinusoids(mask.shape[1], self.spec.width).to(rows)
             rows, noise = rows + places + self.kinds[1], noise + places + self.kinds[2]
@@ -157,10 +181,12 @@ class LightDenoiser(Denoiser):
     """Ours: its cost follows from the length of the text and a narrow width, whatever the vendor's model is.
 
     What a token's row was and what left of it share a position of `inner` numbers, which the layers mix with the noisy
-    embedding; a summary of them is added to that embedding.
+    embedding. From what they make of it follow, for each text, weights by which the tokens' own rows are averaged and
+    then mapped to an embedding, what is added to that, and how far each number of the noisy embedding is believed.
     """
 
     spec: LightDenoiserSpec
+    zero_at_first = (*Denoiser.zero_at_first, "words.weight", "out.weight", "gate.weight")
 
     def __init__(self, spec: LightDenoiserSpec) -> None:
         super().__init__(spec)
@@ -171,9 +197,12 @@ class LightDenoiser(Denoiser):
         self.layers = nn.ModuleList(
             _Block(inner, d_ff=4 * inner, d_kv=inner // spec.n_head, n_head=spec.n_head) for _ in range(spec.layers)
         )
+        self.token_norm = nn.LayerNorm(inner)
+        self.weights = nn.Linear(inner, spec.means)
+        self.words = nn.Linear(spec.means * spec.width, spec.width)
         self.norm = nn.LayerNorm(2 * inner)
-        self.hidden = nn.Linear(2 * inner, 4 * inner)
-        self.out = nn.Linear(4 * inner, spec.width)
+        self.out = nn.Linear(2 * inner, spec.width)
+        self.gate = nn.Linear(2 * inner, spec.width)
 
     def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
         """See `Denoiser.denoise`."""
@@ -182,16 +211,17 @@ class LightDenoiser(Denoiser):
         longest = self.spec.width**0.5 * _LONGEST
         rows = rows * (longest / rows.norm(dim=2, keepdim=True).clamp(min=longest))
         tokens = self.clean(clean) + self.rows(rows) + sinusoids(mask.shape[1], self.spec.inner).to(rows)
-        asked = self.noisy(noisy)
-        hidden = torch.cat([asked[:, None], tokens], 1)
+        hidden = torch.cat([self.noisy(noisy)[:, None], tokens], 1)
         seen = torch.cat([mask.new_ones(len(mask), 1), mask], 1)
         for layer in self.layers:
             hidden = layer(hidden, seen[:, None, None])
-        weights = seen.to(hidden)[:, :, None]
-        mean = (hidden * weights).sum(1) / weights.sum(1)
-        summary = self.norm(torch.cat([hidden[:, 0], mean], 1))
-        added: Tensor = self.out(nn.functional.gelu(self.hidden(summary)))
-        return noisy + added
+        real = seen.to(hidden)[:, :, None]
+        summary = self.norm(torch.cat([hidden[:, 0], (hidden * real).sum(1) / real.sum(1)], 1))
+        scores = self.weights(self.token_norm(hidden[:, 1:])).masked_fill(~mask[:, :, None], -torch.inf)
+        means = scores.softmax(1).transpose(1, 2) @ clean
+        found = self.words(means.flatten(1)) + self.out(summary)
+        denoised: Tensor = found + (self.trust + self.gate(summary)) * noisy
+        return denoised
 
 
 def build_denoiser(spec: DenoiserSpec) -> Denoiser:
@@ -225,6 +255,11 @@ class _Block(nn.Module):
         attended: Tensor = self.joined(mixed.transpose(1, 2).flatten(2))
         mapped: Tensor = self.proj(nn.functional.gelu(self.fc(self.norm(attended + hidden))))
         return hidden + attended + mapped
+
+
+def _size(values: Tensor) -> Tensor:
+    """The root of the mean square, never zero."""
+    return values.square().mean().sqrt().clamp(min=1e-12)
 
 
 def sinusoids(length: int, width: int) -> Tensor:

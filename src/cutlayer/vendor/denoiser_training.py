@@ -25,7 +25,7 @@ from safetensors.torch import save
 from torch import Tensor, nn
 
 from cutlayer.core import ConfigError, Cut, DataError, Fault, Ragged, StorageError, Tokens
-from cutlayer.core.denoiser import DenoiserSpec, light_shape, paper_shape
+from cutlayer.core.denoiser import DenoiserKind, DenoiserSpec, light_shape, paper_shape
 from cutlayer.core.files import make_folder, whole_folder, write_whole
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Embeddings, Template, candidate_tokens
@@ -44,6 +44,9 @@ from cutlayer.wire.messages import ArchiveFile
 _LENGTH = 128
 _KEPT_BACK = 500
 """Texts that are measured on, and not learnt from; a tenth of all where there are fewer."""
+_SCALED_BY = 500
+"""Texts that are learnt from on which the sizes of embeddings are measured before."""
+_RATES: Mapping[DenoiserKind, float] = {"light": 3e-3, "paper": 1e-3}
 _LOOKED_AT = 4096
 """Tokens on which a correlation is measured."""
 _CHUNK = 2000
@@ -94,9 +97,7 @@ class PublicTokens:
             for source in sources:
                 digest, kept = hashlib.sha256(), 0
                 for some in _chunks(source):
-                    for text in some:
-                        content = text.encode()
-                        digest.update(len(content).to_bytes(8) + content)
+                    _add(digest, some)
                     tokens = tokenise_some(some)
                     lengths = tokens.lengths[tokens.lengths > 0].numpy()
                     ids.write(tokens.values.numpy().astype("<u4").tobytes())
@@ -109,12 +110,38 @@ class PublicTokens:
         write_whole(folder / "corpus.json", json.dumps({"corpora": corpora}).encode())
         return cls(folder)
 
+    @property
+    def kept_back(self) -> list[int]:
+        """Texts that are measured on, by number: spread over all files, whatever each is about."""
+        count = min(_KEPT_BACK, max(1, len(self) // 10))
+        return [number * len(self) // count for number in range(count)]
+
+    def learnt(self, places: NDArray[np.int64]) -> list[int]:
+        """The texts that stand at places `[n]` among those that are not kept back, by number."""
+        kept = np.array(self.kept_back)
+        numbers: list[int] = (places + np.searchsorted(kept - np.arange(len(kept)), places, side="right")).tolist()
+        return numbers
+
     def select(self, numbers: Sequence[int]) -> Ragged:
         """Ids of some texts, in that order."""
         starts = [int(self._ends[number - 1]) if number else 0 for number in numbers]
         parts = [self._ids[start : int(self._ends[number])] for start, number in zip(starts, numbers, strict=True)]
         lengths = torch.tensor([len(part) for part in parts])
         return Ragged(torch.from_numpy(np.concatenate(parts).astype(np.int64)), lengths)
+
+
+def digest_of(texts: Iterable[tuple[str, ...]]) -> str:
+    """What tells public texts from others: hexadecimal SHA-256 of all, one after the other."""
+    digest = hashlib.sha256()
+    for some in _chunks(texts):
+        _add(digest, some)
+    return digest.hexdigest()
+
+
+def _add(digest: hashlib._Hash, texts: list[str]) -> None:
+    for text in texts:
+        content = text.encode()
+        digest.update(len(content).to_bytes(8) + content)
 
 
 def _chunks(texts: Iterable[tuple[str, ...]]) -> Iterator[list[str]]:
@@ -263,7 +290,7 @@ def train_denoisers(
     Args:
         settings: The vendor's.
         model: One of its models.
-        sources: Public texts, a sequence of rows of each file.
+        sources: Public texts, a sequence of rows of each file, which is read twice.
         drawing: How the releases are privatized that are to be denoised.
         spec: How it is trained.
         on_step: Told the steps taken, of how many, and a remark.
@@ -318,7 +345,11 @@ class _Training:
 
     def run(self, sources: Sequence[Iterable[tuple[str, ...]]], on_step: OnStep) -> DenoiserInfo:
         most = self._template.max_content(1, self._spec.max_length or min(_LENGTH, self._card.info.max_length))
-        work = self._folder / f"{TRAINING}{_digest(self._about())}"
+        # by its texts, too: what was begun on others is no beginning of this training
+        name = _digest({**self._about(), "corpora": [digest_of(source) for source in sources]})
+        if (self._folder / name / MANIFEST).is_file():
+            return read_denoiser(self._folder / name)
+        work = self._folder / f"{TRAINING}{name}"
         tokens = PublicTokens.write(
             work / "tokens",
             sources,
@@ -327,14 +358,12 @@ class _Training:
             ).segments[0],
             lambda read: on_step(0, self._spec.steps, f"{read} texts read"),
         )
-        name = _digest({**self._about(), "corpora": [each.model_dump() for each in tokens.corpora]})
-        if (self._folder / name / MANIFEST).is_file():
-            return read_denoiser(self._folder / name)
-        kept_back = min(_KEPT_BACK, max(1, len(tokens) // 10))
+        if len(tokens) == 1:
+            raise DataError("One public text is too few: some are kept back and measured on.", remedy="Give more.")
         looked_at = tokens.select(range(min(len(tokens), _LOOKED_AT))).values[:_LOOKED_AT]
         ranges = eta_ranges(self._pairing, looked_at, self._spec)
         trained = [
-            self._group(number, etas, tokens, kept_back, work / f"group-{number}", on_step, len(ranges))
+            self._group(number, etas, tokens, work / f"group-{number}", on_step, len(ranges))
             for number, etas in enumerate(ranges)
         ]
         info = self._info(name, tokens, [group for group, _ in trained])
@@ -364,7 +393,6 @@ class _Training:
         number: int,
         etas: tuple[float, float],
         tokens: PublicTokens,
-        kept_back: int,
         folder: Path,
         on_step: OnStep,
         groups: int,
@@ -374,16 +402,16 @@ class _Training:
         make_folder(folder)
         denoiser = build_denoiser(self._shape)
         denoiser.draw(spec.seed)
-        first = tokens.select(range(kept_back))
-        denoiser.fit_scales(
-            self._pairing.embed(first.with_values(self._pairing.table[first.values])), self._pairing.table
-        )
-        learnt_from = len(tokens) - kept_back
+        learnt_from = len(tokens) - len(tokens.kept_back)
+        spread = np.arange(min(_SCALED_BY, learnt_from)) * learnt_from // min(_SCALED_BY, learnt_from)
+        sample = self._batches(tokens.select(tokens.learnt(spread)), trained_at, [spec.seed, number, spec.steps + 1])
+        noisy, clean = zip(*((batch.noisy, batch.clean) for batch in sample), strict=True)
+        denoiser.fit_scales(torch.cat(noisy), torch.cat(clean), self._pairing.table)
 
         def loss(step: int) -> Tensor:
             rng = np.random.Generator(np.random.PCG64([spec.seed, number, step]))
-            chosen = kept_back + rng.integers(learnt_from, size=spec.batch_size)
-            batch = self._pairing.batch(tokens.select(chosen.tolist()), trained_at, rng)
+            chosen = tokens.learnt(rng.integers(learnt_from, size=spec.batch_size))
+            batch = self._pairing.batch(tokens.select(chosen), trained_at, rng)
             found = batch.denoised(denoiser, without_answer=spec.without_answer)
             missed: Tensor = ((found - batch.clean) / denoiser.scale).square().mean()
             return missed
@@ -391,29 +419,34 @@ class _Training:
         stepwise = Stepwise(
             dict(denoiser.named_parameters()),
             steps=spec.steps,
-            learning_rate=spec.learning_rate,
+            learning_rate=spec.learning_rate or _RATES[spec.kind],
             checkpoint_steps=spec.checkpoint_steps,
             checkpoints=Checkpoints(folder),
         )
         stepwise.train(loss, lambda done, total, note: on_step(number * total + done, groups * total, note))
         denoiser.eval()
-        rng = np.random.Generator(np.random.PCG64([spec.seed, number, spec.steps]))
-        told = self._measure(denoiser, first, trained_at, rng)
+        kept = tokens.select(tokens.kept_back)
+        told = self._measure(denoiser, self._batches(kept, trained_at, [spec.seed, number, spec.steps]))
         body = save({name: value.contiguous() for name, value in denoiser.state_dict().items()})
         file = ArchiveFile(name=f"group-{number}.safetensors", sha256=hashlib.sha256(body).hexdigest(), size=len(body))
-        group = DenoiserGroup(lowest=etas[0], highest=etas[1], trained_at=trained_at, file=file, n=len(first), **told)
+        group = DenoiserGroup(lowest=etas[0], highest=etas[1], trained_at=trained_at, file=file, n=len(kept), **told)
         return group, body
 
-    @torch.no_grad()
-    def _measure(
-        self, denoiser: Denoiser, texts: Ragged, etas: tuple[float, ...], rng: np.random.Generator
-    ) -> dict[str, Distances]:
-        """How near embeddings of texts come that were not learnt from."""
-        found: dict[str, list[Tensor]] = {"noisy": [], "denoised": [], "without_answer": []}
+    def _batches(self, texts: Ragged, etas: tuple[float, ...], seed: list[int]) -> Iterator[Batch]:
+        """Texts as a denoiser meets them, some at a time."""
+        rng = np.random.Generator(np.random.PCG64(seed))
         for some in torch.arange(len(texts)).split(self._spec.batch_size):
-            batch = self._pairing.batch(texts.select(some), etas, rng)
+            yield self._pairing.batch(texts.select(some), etas, rng)
+
+    @torch.no_grad()
+    def _measure(self, denoiser: Denoiser, texts: Iterable[Batch]) -> dict[str, Distances]:
+        """How near embeddings of texts come that were not learnt from."""
+        found: dict[str, list[Tensor]] = {"noisy": [], "denoised": [], "without_answer": [], "mean_embedding": []}
+        for batch in texts:
             without = batch.denoised(denoiser, without_answer=True)
-            made = batch.noisy, without if self._spec.without_answer else batch.denoised(denoiser), without
+            made_of_all = without if self._spec.without_answer else batch.denoised(denoiser)
+            mean = denoiser.center.expand_as(batch.noisy)
+            made = batch.noisy, made_of_all, without, mean
             for name, each in zip(found, made, strict=True):
                 squares = (each - batch.clean).square().mean(1)
                 found[name].append(torch.stack([squares, nn.functional.cosine_similarity(each, batch.clean)]))

@@ -74,8 +74,12 @@ class DenoiserTraining(SettingsSpec):
     )
     steps: int = setting(4000, help="Updates of each.", shown=Shown(DENOISER, unit="steps"), ge=1)
     batch_size: int = setting(32, help="Public texts of an update.", shown=Shown(DENOISER, unit="texts"), ge=1)
-    learning_rate: float = setting(
-        1e-3, help="The highest rate; it falls to zero.", shown=Shown(DENOISER), gt=0, allow_inf_nan=False
+    learning_rate: float | None = setting(
+        None,
+        help="The highest rate; it falls to zero.",
+        shown=Shown(DENOISER, default="3e-3; of paper 1e-3"),
+        gt=0,
+        allow_inf_nan=False,
     )
     without_answer: bool = setting(
         False,

@@ -43,7 +43,9 @@ class DenoiserGroup(Message):
     """As the model answers."""
     denoised: Distances
     without_answer: Distances
-    """Denoised with the mean embedding in the place of the model's answer: how much the denoiser relies on that."""
+    """Denoised with the mean answer in the place of the model's own: how much the denoiser relies on that."""
+    mean_embedding: Distances
+    """The mean embedding of public text, one for all texts: what no denoiser should be worse than."""
     n: Count
     """Texts that were kept back."""
 

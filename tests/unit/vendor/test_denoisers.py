@@ -86,6 +86,7 @@ def test_a_denoiser_learns(settings: VendorSettings) -> None:
     for group in made.groups:
         assert group.denoised.mse < 0.8 * group.noisy.mse
         assert group.denoised.cosine > group.noisy.cosine
+        assert group.denoised.mse < 0.8 * group.mean_embedding.mse
 
 
 class StopError(Exception):
@@ -111,6 +112,19 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(settings: VendorSe
     assert files(folder) == whole
 
 
+def test_a_training_does_not_go_on_from_one_on_other_text(settings: VendorSettings) -> None:
+    others = corpus(80, seed=3, canaries=False).texts
+
+    def dies(done: int, total: int, note: str) -> None:
+        if done == 7:
+            raise StopError
+
+    with pytest.raises(StopError):
+        train_denoisers(settings, "tiny", [others], ROWS, TRAINING, on_step=dies)
+    made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+    assert [each.texts for each in made.corpora] == [len(PUBLIC)]
+
+
 def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cutlayer.vendor.denoiser_training._CHUNK", 7)
     asked: list[int] = []
@@ -134,6 +148,18 @@ def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkey
     assert not asked
     with pytest.raises(DataError, match="No public text has a token"):
         PublicTokens.write(tmp_path / "none", [[(" ",)]], lengths_of, lambda read: None)
+
+
+@pytest.mark.parametrize("texts", [2, 9, 10, 11, 25, 199, 5023])
+def test_texts_are_learnt_from_or_measured_on_and_both_are_spread_over_all_files(texts: int, tmp_path: Path) -> None:
+    made = PublicTokens.write(
+        tmp_path / "t", [[("a",)] * texts], lambda some: Ragged.from_lists([[1]] * len(some)), lambda read: None
+    )
+    kept = made.kept_back
+    learnt = made.learnt(np.arange(texts - len(kept)))
+    assert sorted([*kept, *learnt]) == list(range(texts))
+    assert len(kept) == min(500, max(1, texts // 10))
+    assert max(np.diff([*kept, texts])) <= texts / len(kept) + 1
 
 
 @pytest.mark.parametrize("releases", [ROWS, IDS], ids=["rows", "ids"])
@@ -171,6 +197,8 @@ def test_bad_input_is_refused(settings: VendorSettings) -> None:
         train_denoisers(settings, "other", [PUBLIC], ROWS, TRAINING)
     with pytest.raises(DataError, match="No public text"):
         train_denoisers(settings, "tiny", [[("",)]], ROWS, TRAINING)
+    with pytest.raises(DataError, match="too few"):
+        train_denoisers(settings, "tiny", [[("one",)]], ROWS, TRAINING)
     with pytest.raises(ConfigError, match="clip"):
         DenoisedReleases(clip=True)
     with pytest.raises(ConfigError, match="borders"):
