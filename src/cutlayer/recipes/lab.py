@@ -102,10 +102,11 @@ class Cell(Spec):
 def _files(spec: BaseModel) -> Iterator[TextFile]:
     """The files that a spec names, in whatever depth."""
     for _, value in spec:
-        if isinstance(value, TextFile):
-            yield value
-        elif isinstance(value, BaseModel):
-            yield from _files(value)
+        for each in value if isinstance(value, tuple) else (value,):
+            if isinstance(each, TextFile):
+                yield each
+            elif isinstance(each, BaseModel):
+                yield from _files(each)
 
 
 class Calibration(Spec):
@@ -265,6 +266,15 @@ class Lab:
 
     def _adapter(self, cell: Cell) -> Path:
         return self.options.out / "adapters" / self._store(cell).path(cell).stem
+
+    def kept(self, cell: Cell) -> Path:
+        """Where a cell keeps what is too large for its result."""
+        return self.options.out / "kept" / self._store(cell).path(cell).stem
+
+    @property
+    def vendor_folders(self) -> tuple[Path, ...]:
+        """Of the vendors that were started here."""
+        return tuple(process.data_dir for process, _ in self._vendors.values())
 
     def scratch(self, cell: Cell) -> Path:
         """Where a cell keeps what it needs until it is finished."""

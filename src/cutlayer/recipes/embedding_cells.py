@@ -1,0 +1,211 @@
+"""Embeddings as a service on public tasks: denoisers that a vendor trains, and what embeddings are good for."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Iterator
+from typing import Final
+
+import torch
+from torch import Tensor
+
+from cutlayer import vendor
+from cutlayer.core import StorageError
+from cutlayer.core.files import whole_folder
+from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.embed import Embeddings
+from cutlayer.data import Dataset
+from cutlayer.privacy import NoPrivacy, PrivacySpec
+from cutlayer.recipes.lab import Cell, Lab
+from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
+from cutlayer.reports.downstream import (
+    CLEAN,
+    CUSTOMER_ONLY,
+    DENOISED,
+    NOISY,
+    Arm,
+    Downstream,
+    DownstreamSpec,
+    Mean,
+    measure_downstream,
+    numbered,
+)
+from cutlayer.vendor import VendorSettings
+from cutlayer.vendor.denoiser_training import train_denoisers
+from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.wire.denoisers import DenoiserInfo
+
+_MODEL: Final = "model"
+_SEEDS: Final = 3
+"""Networks of a cell."""
+
+
+class Spared(Cell):
+    """Texts that no denoiser learns from: those of the tasks."""
+
+    tasks: tuple[Task, ...] = ()
+    files: tuple[TextFile, ...] = ()
+
+    def texts(self, lab: Lab) -> frozenset[str]:
+        """All of them, in one case and without outer blanks."""
+        rows = [row for task in self.tasks for part in task.read(lab.options.data) for row in part.texts]
+        rows += [row for file in self.files for row in file.read(lab.options.data).texts]
+        return frozenset(_folded(text) for row in rows for text in row)
+
+
+class DenoiserCell(Cell):
+    """A vendor's denoisers of its model's embeddings, trained on public text.
+
+    Attributes:
+        releases: Which they are for.
+        training: How they are trained.
+        public: The text.
+        spared: What none of it may be.
+    """
+
+    model: str
+    releases: DenoisedReleases
+    training: DenoiserTraining
+    public: tuple[TextFile, ...]
+    spared: Spared
+
+    @property
+    def name(self) -> str:
+        releases, training = self.releases, self.training
+        how = f"{releases.mechanism}{'-clip' if releases.clip else ''}-{releases.noise}"
+        return f"denoiser-{training.kind}-{how}{'-without-answer' if training.without_answer else ''}-s{self.seed}"
+
+    def run(self, lab: Lab) -> DenoiserInfo:
+        folder = lab.scratch(self)
+        if not (folder / "vendor.json").exists():
+            vendor.init(folder, models=[f"{_MODEL}={lab.options.model}"])
+        spared = lab.once(self.spared, lambda: self.spared.texts(lab))
+        sources = [_but(file.read(lab.options.data), spared) for file in self.public]
+        settings = VendorSettings.load(folder)
+        training = self.training.model_copy(update={"seed": self.seed})
+        info = train_denoisers(
+            settings, _MODEL, sources, self.releases, training,
+            on_step=lambda done, total, note: lab.progress.update("denoiser", done, total, note),
+        )  # fmt: skip
+        shutil.copytree(settings.model(_MODEL) / "denoisers" / info.denoiser, lab.kept(self), dirs_exist_ok=True)
+        return info
+
+    def offer(self, lab: Lab) -> None:
+        """Has this lab's vendors hand them out; they are trained now, if they were not yet.
+
+        Raises:
+            StorageError: They were removed.
+        """
+        found: DenoiserInfo = lab.result(self)
+        if not lab.kept(self).is_dir():
+            raise StorageError(f"{lab.kept(self)} is not there, which its cell kept.", remedy="Use a new folder.")
+        for folder in lab.vendor_folders:
+            place = VendorSettings.load(folder).model(_MODEL) / "denoisers" / found.denoiser
+            if not place.exists():
+                with whole_folder(place) as draft:
+                    shutil.copytree(lab.kept(self), draft, dirs_exist_ok=True)
+
+    def measures(self, result: DenoiserInfo) -> Iterator[Measure]:
+        for group in result.groups:
+            axes: dict[str, Level] = {"etas": f"{group.lowest:g} to {group.highest:g}"}
+            for metric in ("noisy", "denoised", "without_answer", "mean_embedding"):
+                found = getattr(group, metric)
+                yield Measure(f"MSE, {metric}", found.mse, n=group.n, axes=axes)
+                yield Measure(f"cosine, {metric}", found.cosine, n=group.n, axes=axes)
+
+
+class EmbeddedCell(Cell):
+    """A task's texts, embedded by a frozen model in one way, and what a small network learns of their labels.
+
+    Attributes:
+        privacy: How they are privatized.
+        method: What embeddings are called as they come.
+        denoiser: Takes the noise out; `None` for embeddings as they come.
+        control: The same without the vendor's answer.
+    """
+
+    model: str
+    task: Task
+    limits: Limits
+    privacy: PrivacySpec
+    method: str
+    passes: int
+    denoiser: DenoiserCell | None = None
+    control: DenoiserCell | None = None
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-{self.method.replace(' ', '-')}-eta{self.privacy.eta:g}-s{self.seed}"
+
+    def check(self, lab: Lab) -> None:
+        super().check(lab)
+        for part in (self.task.train, self.task.test):
+            data_file(lab.options.data, self.task.name, part)
+
+    def run(self, lab: Lab) -> Downstream:
+        train, test = (_most(each, most) for each, most in zip(
+            self.task.read(lab.options.data), (self.limits.train, self.limits.test), strict=True
+        ))  # fmt: skip
+        rows = Dataset(train.texts + test.texts, (train.labels or ()) + (test.labels or ()))
+        arms = dict(self._arms(rows, lab))
+        learnt = torch.arange(len(rows)) < len(train)
+        spec = DownstreamSpec(seeds=tuple(range(self.seed, self.seed + _SEEDS)), passes=self.passes)
+        return measure_downstream(arms, arms[CLEAN], numbered(rows.labels or ()), learnt, spec=spec)
+
+    def _arms(self, rows: Dataset, lab: Lab) -> Iterator[tuple[str, Tensor]]:
+        """Embeddings `[rows, width]`, or `[rows, 2, width]` of pairs, by what they are."""
+        places: dict[str, int] = {}
+        of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
+        texts = Dataset(tuple((text,) for text in places))
+        spec = FinetuneSpec(privacy=self.privacy, model=_MODEL)
+        clear = spec.model_copy(update={"privacy": NoPrivacy()})
+        asked: list[tuple[str, FinetuneSpec, bool, bool]] = [(CLEAN, clear, False, False), (NOISY, spec, False, False)]
+        asked += [(DENOISED, spec, True, False)] if self.denoiser is not None else []
+        asked += [(CUSTOMER_ONLY, spec, True, True)] if self.control is not None else []
+        client = self._client(lab)
+        for name, given, denoise, without_answer in asked:
+            road = Embeddings.open(client, given, lab.progress, denoise=denoise, without_answer=without_answer)
+            found = road.ask(road.read_all(texts), texts.texts, lab.progress).values
+            yield name, found[of].squeeze(1)
+
+    def _client(self, lab: Lab) -> Client:
+        """A customer of a vendor that offers the denoisers."""
+        client = lab.client(f"embeddings-{self.seed}")
+        for cell in (self.denoiser, self.control):
+            if cell is not None:
+                cell.offer(lab)
+        return client
+
+    def measures(self, result: Downstream) -> Iterator[Measure]:
+        called = {NOISY: self.method}
+        for arm in result.arms:
+            if arm.name != CLEAN or self.denoiser is not None:  # clean ones once
+                yield from _of_arm(arm, called.get(arm.name, arm.name))
+        for metric, found in (("worth, accuracy", result.worth_accuracy), ("worth, AUC", result.worth_auc)):
+            if found is not None:
+                yield _measure(metric, found, DENOISED)
+
+
+def _of_arm(arm: Arm, method: str) -> Iterator[Measure]:
+    for metric, found in (("accuracy", arm.accuracy), ("AUC", arm.auc), ("MSE", arm.mse), ("cosine", arm.cosine)):
+        if found is not None:
+            yield _measure(metric, found, method)
+
+
+def _measure(metric: str, found: Mean, method: str) -> Measure:
+    low, high = found.ci
+    return Measure(metric, found.value, (high - low) / 3.92, found.n, low, high, axes={"method": method})
+
+
+def _most(dataset: Dataset, rows: int | None) -> Dataset:
+    return dataset if rows is None or rows >= len(dataset) else dataset.sample(rows, seed=0)
+
+
+def _but(texts: Dataset, spared: frozenset[str]) -> list[tuple[str, ...]]:
+    """Rows that are none of these texts."""
+    return [row for row in texts.texts if _folded(row[0]) not in spared]
+
+
+def _folded(text: str) -> str:
+    return " ".join(text.casefold().split())

@@ -1,0 +1,125 @@
+"""Recipe `snd`: a run of each part, what it claims, and that denoisers learn from no text of a task."""
+
+from __future__ import annotations
+
+import json
+
+import pytest
+
+from cutlayer.core import DataError
+from cutlayer.customer import Silent
+from cutlayer.data import Dataset
+from cutlayer.recipes import RECIPES
+from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _but, _folded
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.snd import RECIPE, Scale
+from cutlayer.recipes.tasks import Limits, TextFile
+from tests.recipes.worlds import sentences, write_split
+from tests.service.tiny import write_tiny_bert
+
+SHIPPED = RECIPE.config
+ETA = 20.0
+CONFIG = SHIPPED.model_copy(
+    update={
+        "tasks": {name: SHIPPED.tasks[name] for name in ("mrpc", "cola")},
+        "public": (TextFile(name="ag_news", part="train"),),
+        "spared": (),
+        "denoiser": "light",
+        "etas": (ETA,),
+        "low_etas": (0.01,),
+        "table_1": ("cola",),
+        "table_4": ("mrpc",),
+        "table_13": ("mrpc",),
+        "sizes": {Size.TINY: Scale(texts=Limits(train=24, test=12), public=60, steps=3, passes=2)},
+    }
+)
+
+
+@pytest.fixture(scope="module")
+def tiny(tmp_path_factory):
+    return str(write_tiny_bert(tmp_path_factory.mktemp("models") / "tiny"))
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    for part in ("train", "test"):
+        pairs = sentences(40, seed=len(part), pairs=True)
+        write_split(folder, "mrpc", part, pairs, ("text_a", "text_b", "label"))
+    for part in ("train", "dev_in_domain"):
+        write_split(folder, "cola", part, sentences(40, seed=9 + len(part)), ("text", "label"))
+    # every second public text is one of a task's, in other letters
+    ours = [(f" {first.upper()} ", 0) for first, _, _ in sentences(40, seed=5, pairs=True)]
+    write_split(folder, "ag_news", "train", [*ours, *sentences(40, seed=77)], ("text", "label"))
+    return folder
+
+
+def options(model, data, out, **changes):
+    return RecipeOptions(**{"size": Size.TINY, "seeds": 1, "model": model, "data": data, "out": out, **changes})
+
+
+@pytest.fixture(scope="module")
+def whole(tiny, data, tmp_path_factory):
+    out = tmp_path_factory.mktemp("out")
+    report = RECIPE.using(CONFIG).run(options(tiny, data, out), Silent())
+    return report, json.loads((out / "report.json").read_text())
+
+
+def test_it_is_registered_and_shows_its_settings():
+    recipe = RECIPES["snd"]
+    assert recipe.parts == ("table-1", "table-4", "table-13")
+    assert set(SHIPPED.sizes) == set(Size)
+    assert json.loads(json.dumps(recipe.show()))["etas"] == [50, 100, 500]
+
+
+def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
+    report, written = whole
+    assert report.failures == {}
+    rows = [row for row in written["table"] if row["part"] == "table-4" and row["source"] == "here"]
+    of = {(row["method"], row["metric"]): row for row in rows}
+    methods = {method for method, _ in of}
+    assert methods == {"clean", "clipped rows", "SnD", "customer-only", "TokEmbPriv", "Text2Text"}
+    assert of["clean", "MSE"]["value"] == 0
+    assert of["clean", "cosine"]["value"] == pytest.approx(1)
+    for method in methods - {"clean"}:
+        assert of[method, "MSE"]["value"] > 0
+        assert of[method, "AUC"]["lower"] <= of[method, "AUC"]["value"] <= of[method, "AUC"]["upper"]
+        assert of[method, "AUC"]["n"] == 12
+    worth = of["SnD", "worth, AUC"]
+    assert worth["value"] == pytest.approx(of["SnD", "AUC"]["value"] - of["customer-only", "AUC"]["value"])
+    (claim,) = written["parts"]["table-4"]["claims"]
+    assert claim["held"] in (True, False, None)
+    paper = [row for row in written["table"] if row["part"] == "table-4" and row["source"] == "paper"]
+    assert {row["value"] for row in paper if row["method"] == "SnD" and row["metric"] == "AUC"} == {0.674, 0.675, 0.691}
+
+
+def test_the_accuracy_of_single_texts_stands_beside_clean_ones(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "table-1" and row["source"] == "here"]
+    assert {row["method"] for row in rows} == {"clean", "clipped rows", "SnD", "customer-only"}
+
+
+def test_denoisers_learn_from_no_text_of_a_task(whole, tiny, data, tmp_path):
+    given = Dataset(((" W1  w2 ",), ("w3",)))
+    assert _but(given, frozenset([_folded("w1 W2")])) == [("w3",)]
+    cells = [each for each in whole[1]["cells"] if "denoiser" in each["cell"] and each["cell"]["denoiser"]]
+    with Lab(options(tiny, data, tmp_path)) as lab:
+        cell = DenoiserCell.model_validate(cells[0]["cell"]["denoiser"])
+        (kept,) = [_but(file.read(data), cell.spared.texts(lab)) for file in cell.public]
+    assert 0 < len(kept) <= 20  # of 60, forty are a task's
+    assert cell.spared.tasks == tuple(CONFIG.tasks.values())
+
+
+def test_what_is_finished_is_not_done_again(whole, tiny, data, monkeypatch):
+    report, _ = whole
+    folder = report.files[0].parent
+    monkeypatch.setattr(EmbeddedCell, "run", None)
+    monkeypatch.setattr(DenoiserCell, "run", None)
+    again = RECIPE.using(CONFIG).run(options(tiny, data, folder), Silent())
+    assert again.failures == {}
+
+
+def test_what_is_missing_is_said_before_anything_is_run(tiny, data, tmp_path):
+    config = CONFIG.model_copy(update={"public": (TextFile(name="gone", part="train"),)})
+    with pytest.raises(DataError, match="gone"):
+        RECIPE.using(config).run(options(tiny, data, tmp_path), Silent())
