@@ -18,6 +18,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from threading import Lock
 from typing import Annotated, Self
 
 import safetensors
@@ -302,7 +303,8 @@ def read_archive(folder: Path) -> Archive:
     manifest, tokenizer, candidates = _read(folder)
     if not manifest.has_weights:
         return Archive(manifest, tokenizer, None, None, candidates)
-    parts = cut_up(_skeleton(folder, manifest), manifest.cut)
+    with _MADE_EMPTY:
+        parts = cut_up(_skeleton(folder, manifest), manifest.cut)
     for part in (parts.bottom, parts.tail):
         _check_whole(part)
     return Archive(manifest, tokenizer, parts.bottom, parts.tail, candidates)
@@ -376,6 +378,9 @@ def _check_files(folder: Path, manifest: Manifest) -> None:
 
 _CHECKED: set[str] = set()
 """Manifests whose model was planned and checked in this process: a manifest has the digests of all that is read."""
+_MADE_EMPTY = Lock()
+"""Accelerate replaces a method of all modules of the process while a model is made empty: what another thread then puts
+into one stays empty, too."""
 
 
 def _skeleton(folder: Path, manifest: Manifest) -> PreTrainedModel:

@@ -3,7 +3,9 @@ from __future__ import annotations
 import functools
 import json
 import re
+import threading
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +14,7 @@ import torch
 from safetensors import safe_open
 from safetensors.torch import load_file, save_file
 from tokenizers import pre_tokenizers
+from torch import Tensor
 from transformers.models.auto.configuration_auto import CONFIG_MAPPING
 
 from cutlayer.core import Cut, ModelError, StorageError
@@ -415,3 +418,20 @@ def test_weights_of_another_shape_and_another_family_are_refused(archive: Path) 
 def test_an_archive_gets_a_folder_of_its_own(archive: Path) -> None:
     with pytest.raises(StorageError, match="not empty"):
         write("llama", Cut(), archive)
+
+
+def test_threads_read_archives_beside_one_another(written: Callable[[str, Cut], Path]) -> None:
+    """Making a model without weights changes what all modules of the process do meanwhile."""
+    folder, together = written("bert", Cut(bottom=0)), threading.Barrier(4)
+
+    def read(_: int) -> Tensor:
+        together.wait()
+        table = read_archive(folder).table
+        assert table is not None
+        return table
+
+    with ThreadPoolExecutor(4) as threads:
+        for _ in range(5):
+            first, *others = threads.map(read, range(4))
+            assert all(torch.equal(first, other) for other in others)
+            assert not first.is_meta
