@@ -214,7 +214,10 @@ class Visit:
     async def receive(self) -> Event:
         """The next part of the body, within the time for all of it."""
         if self._whole:
-            return await self._receive()
+            event = await self._receive()
+            if event["type"] == "http.disconnect" and not self.answering:
+                self.status = _HUNG_UP
+            return event
         try:
             async with asyncio.timeout(max(0.0, self._deadline - time.monotonic())):
                 event = await self._receive()

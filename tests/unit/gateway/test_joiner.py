@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import threading
 from concurrent.futures import Future
 from typing import Any
@@ -114,7 +115,7 @@ def test_what_nobody_waits_for_is_not_sent(client: Client) -> None:
     assert waiting[1].answer.done()
 
 
-def test_an_application_that_hangs_up_is_not_waited_for(client: Client) -> None:
+def test_an_application_that_hangs_up_is_not_waited_for(client: Client, caplog: pytest.LogCaptureFixture) -> None:
     """Its texts do not leave, and the next one gets its answer."""
     with gateway_of(client) as asking:
         gateway, entered, let_go = asking.app.state.gateway, threading.Event(), threading.Event()
@@ -142,8 +143,10 @@ def test_an_application_that_hangs_up_is_not_waited_for(client: Client) -> None:
             }
             await asking.app(scope, receive, send)
 
-        asyncio.run(hang_up())
+        with caplog.at_level(logging.INFO):
+            asyncio.run(hang_up())
         assert not status.done()
+        assert "application embeddings 499" in caplog.text
         let_go.set()
         values_of(asking.embed("w8"))
     assert batches(client) == [1]
