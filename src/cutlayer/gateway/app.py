@@ -8,7 +8,7 @@ import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any
 
@@ -24,7 +24,6 @@ from starlette.routing import Route
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Client, FinetuneSpec
-from cutlayer.customer.home import existing_ledger
 from cutlayer.customer.validate import choose_privacy
 from cutlayer.gateway import answers
 from cutlayer.gateway.answers import ApiError, error_for
@@ -32,7 +31,7 @@ from cutlayer.gateway.joiner import Answer, Asked, Joiner
 from cutlayer.gateway.key import KeyRing
 from cutlayer.gateway.requests import ETA_HEADER, eta_of, inputs_of, read_request, width_of
 from cutlayer.gateway.settings import GatewaySettings
-from cutlayer.privacy import LedgerSummary, NoPrivacy, PrivacySpec
+from cutlayer.privacy import Ledger, LedgerSummary, NoPrivacy, PrivacySpec
 from cutlayer.serving.compute import ComputeThread
 from cutlayer.serving.door import App, Door
 from cutlayer.wire import routes
@@ -248,8 +247,9 @@ def create_app(
         return answers.plain({"status": "ok"})
 
     def ledger(_: Request) -> Response:
-        summary = existing_ledger(client.home.path).summary()
-        return answers.plain(_SUMMARY.dump_python(summary, mode="json"))
+        # over a connection of its own: reading all of it takes longer than a batch may wait
+        with closing(Ledger(client.ledger.path)) as book:
+            return answers.plain(_SUMMARY.dump_python(book.summary(), mode="json"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

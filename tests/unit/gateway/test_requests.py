@@ -192,6 +192,7 @@ def test_without_a_key_it_does_not_start(client: Client) -> None:
 
 def test_the_ledger_is_shown(client: Client) -> None:
     with gateway_of(client) as asking:
+        assert asking.send("GET", "/ledger").json()["mechanisms"] == []
         values_of(asking.embed(TEXTS))
         told = asking.send("GET", "/ledger").json()
         assert [line["texts"] for line in told["mechanisms"]] == [3]
