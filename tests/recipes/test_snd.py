@@ -31,7 +31,12 @@ CONFIG = SHIPPED.model_copy(
         "table_1": ("cola",),
         "table_4": ("mrpc",),
         "table_13": ("mrpc",),
-        "sizes": {Size.TINY: Scale(texts=Limits(train=24, test=12), public=60, steps=3, passes=2)},
+        "equal_leak": ("mrpc",),
+        "leaks": (0.3,),
+        "between": (20.0, 5000.0),
+        "sizes": {
+            Size.TINY: Scale(texts=Limits(train=24, test=12), released=40, known=120, public=60, steps=3, passes=2)
+        },
     }
 )
 
@@ -49,6 +54,8 @@ def data(tmp_path_factory):
         write_split(folder, "mrpc", part, pairs, ("text_a", "text_b", "label"))
     for part in ("train", "dev_in_domain"):
         write_split(folder, "cola", part, sentences(40, seed=9 + len(part)), ("text", "label"))
+    for part in ("train", "dev"):
+        write_split(folder, "sst2", part, sentences(120, seed=len(part) + 30), ("text", "label"))
     # every second public text is one of a task's, in other letters
     ours = [(f" {first.upper()} ", 0) for first, _, _ in sentences(40, seed=5, pairs=True)]
     write_split(folder, "ag_news", "train", [*ours, *sentences(40, seed=77)], ("text", "label"))
@@ -68,7 +75,7 @@ def whole(tiny, data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
-    assert recipe.parts == ("table-1", "table-4", "table-13")
+    assert recipe.parts == ("table-1", "table-4", "table-13", "equal-leak")
     assert set(SHIPPED.sizes) == set(Size)
     assert json.loads(json.dumps(recipe.show()))["etas"] == [50, 100, 500]
 
@@ -97,6 +104,18 @@ def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
 def test_the_accuracy_of_single_texts_stands_beside_clean_ones(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "table-1" and row["source"] == "here"]
     assert {row["method"] for row in rows} == {"clean", "clipped rows", "SnD", "customer-only"}
+
+
+def test_methods_meet_where_as_much_is_read_of_each(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "equal-leak"]
+    read = {row["method"]: row for row in rows if row["metric"] == "read"}
+    assert read.keys() == {"SnD", "TokEmbPriv", "Text2Text"}
+    for row in read.values():
+        assert row["value"] == pytest.approx(0.3, abs=0.1)
+    etas = {row["method"]: row["value"] for row in rows if row["metric"] == "eta"}
+    assert all(20 < eta < 5000 for eta in etas.values())
+    assert {row["method"] for row in rows if row["metric"] == "AUC"} >= read.keys()
+    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 4
 
 
 def test_denoisers_learn_from_no_text_of_a_task(whole, tiny, data, tmp_path):

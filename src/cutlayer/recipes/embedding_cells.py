@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from cutlayer import vendor
-from cutlayer.core import StorageError
+from cutlayer.attacks import Measured
+from cutlayer.core import Proportion, Spec, StorageError
 from cutlayer.core.files import whole_folder
 from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embed import Embeddings
@@ -18,7 +19,9 @@ from cutlayer.data import Dataset
 from cutlayer.privacy import NoPrivacy, PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.read_releases import Form, ReadCell
 from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
+from cutlayer.reports import Leaking, etas_for_recovery
 from cutlayer.reports.downstream import (
     CLEAN,
     CUSTOMER_ONLY,
@@ -113,6 +116,54 @@ class DenoiserCell(Cell):
                 found = getattr(group, metric)
                 yield Measure(f"MSE, {metric}", found.mse, n=group.n, axes=axes)
                 yield Measure(f"cosine, {metric}", found.cosine, n=group.n, axes=axes)
+
+
+class LeakCell(Cell):
+    """Etas at which the strongest of some attacks reads shares of tokens of a method's releases.
+
+    Attributes:
+        private: Texts that are released.
+        form: How.
+        attacks: Those that are asked at each eta; the one that reads the most counts.
+        public: The attackers' own text.
+        leaks: The shares.
+        between: Etas to look between.
+    """
+
+    model: str
+    private: TextFile
+    form: Form
+    attacks: tuple[str, ...]
+    public: TextFile
+    leaks: tuple[float, ...]
+    between: tuple[float, float]
+
+    @property
+    def name(self) -> str:
+        return f"leak-{self.form.value.replace(' ', '-')}-{self.private.name}-s{self.seed}"
+
+    def run(self, lab: Lab) -> Leaks:
+        def read(eta: float) -> Proportion:
+            cell = ReadCell(
+                model=self.model, private=self.private, form=self.form, eta=eta, attacks=self.attacks,
+                public=self.public, seed=self.seed,
+            )  # fmt: skip
+            found = [each.outcome for each in lab.result(cell).reads.values()]
+            return max((each.success for each in found if isinstance(each, Measured)), key=lambda each: each.value)
+
+        return Leaks(points=tuple(etas_for_recovery(read, self.leaks, between=self.between)))
+
+    def measures(self, result: Leaks) -> Iterator[Measure]:
+        for point in result.points:
+            axes: dict[str, Level] = {"leak": point.wanted}
+            yield Measure("eta", point.eta, axes=axes)
+            yield Measure("read", point.read.value, point.read.standard_error, point.read.n, axes=axes)
+
+
+class Leaks(Spec):
+    """One eta for each share."""
+
+    points: tuple[Leaking, ...]
 
 
 class EmbeddedCell(Cell):

@@ -30,7 +30,6 @@ from cutlayer.attacks import (
     TokenTruth,
     Transcript,
     bootstrap,
-    clustered,
     examine,
 )
 from cutlayer.attacks.inversion.linear import PublicInputs
@@ -59,11 +58,13 @@ class Form(StrEnum):
     """As rows of the table, without noise."""
     CLIPPED = "clipped rows"
     """Over the same road, as noisy rows clipped to the table's largest norm (SnD)."""
+    ROWS = "rows"
+    """Over the same road, as noisy rows as they are."""
     SINGLE = "single precision"
     """As rows with noise that was drawn and added in single precision, as others do."""
 
 
-_BY_ROAD = (Form.ROAD, Form.CLIPPED)
+_BY_ROAD = (Form.ROAD, Form.CLIPPED, Form.ROWS)
 
 
 class ReadCell(Cell):
@@ -218,7 +219,8 @@ def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Tok
     clip, bits = cell.form is Form.CLIPPED, BITS in cell.attacks
     privacy: PrivacySpec = NoPrivacy()
     if math.isfinite(cell.eta):
-        privacy = Vector(eta=cell.eta, clip=clip) if clip or bits else TextToText(eta=cell.eta)
+        rows = bits or cell.form is not Form.ROAD
+        privacy = Vector(eta=cell.eta, clip=clip) if rows else TextToText(eta=cell.eta)
     wire_type = WireType.FP32 if bits else WireType.BF16
     released = release(
         {_SET: tokens}, privacy, bottom=cell.bottom, wire_type=wire_type, model=lab.options.model,
@@ -279,8 +281,8 @@ def _unseen(reading: Reading, known: Tensor) -> SecondaryMetric | None:
 
 
 def _share(name: str, title: str, hits: Tensor, trials: Tensor) -> SecondaryMetric:
-    share = clustered(hits, trials)
-    return SecondaryMetric(name=name, title=title, value=share.value, interval=bootstrap(hits, trials), n=share.n)
+    n = int(trials.sum())  # hits beyond another attack's may be below zero: that is no share
+    return SecondaryMetric(name=name, title=title, value=float(hits.sum()) / n, interval=bootstrap(hits, trials), n=n)
 
 
 def _choice(attack: Attack, knowledge: Knowledge, found: Examined, *, rows: bool) -> Choice | None:

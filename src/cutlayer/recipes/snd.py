@@ -8,6 +8,7 @@ Ref: Split-and-Denoise, arXiv:2310.09130.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from itertools import product
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -16,11 +17,12 @@ from cutlayer.core import Spec
 from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.models import STARTER
 from cutlayer.privacy import PrivacySpec, TextToText, Vector
-from cutlayer.recipes.claims import above
-from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, Spared
+from cutlayer.recipes.claims import above, falls
+from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, LeakCell, Spared
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.options import Named, RecipeConfig, named, read_yaml, shipped
+from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form
 from cutlayer.recipes.recipe import Recipe
 from cutlayer.recipes.study import Part, Scenario, Stated
 from cutlayer.recipes.tasks import Limits, Task, TextFile
@@ -36,12 +38,16 @@ class Scale(Spec):
 
     Attributes:
         texts: Of each split of a task, at most.
+        released: Texts that attacks read, where an eta is looked for.
+        known: Texts of the attackers' own.
         public: Texts of each public file; `None` takes all.
         steps: Of each denoiser; `batch_size` public texts of an update, each cut to `public_length` tokens.
         passes: Of networks over a task.
     """
 
     texts: Limits
+    released: int | None = Field(default=None, ge=1)
+    known: int | None = Field(default=None, ge=1)
     public: int | None = Field(default=None, ge=1)
     steps: int = Field(ge=1)
     batch_size: int = Field(default=32, ge=1)
@@ -61,6 +67,11 @@ class SndConfig(RecipeConfig[Scale]):
     table_1: tuple[str, ...]
     table_4: tuple[str, ...]
     table_13: tuple[str, ...]
+    equal_leak: tuple[str, ...]
+    leaks: tuple[float, ...] = Field(min_length=1)
+    between: tuple[float, float]
+    released: TextFile
+    known: TextFile
 
 
 RECIPE = Recipe("snd", shipped("snd", SndConfig), default_model=STARTER)
@@ -97,6 +108,10 @@ def _methods(c: SndConfig, lab: Lab, eta: float, names: tuple[str, ...]) -> dict
         | (with_denoiser if name == SND else {})
         for name in names
     }
+
+
+_READ: Final = {SND: Form.CLIPPED, TOKEMB: Form.ROWS, TEXT: Form.ROAD}
+"""How a method's texts leave, for those who read them."""
 
 
 def _part(
@@ -142,3 +157,42 @@ def table_4(c: SndConfig, lab: Lab) -> Part:
 def table_13(c: SndConfig, lab: Lab) -> Part:
     """Etas at which what leaves carries nothing."""
     return _part(c, lab, "table-13", c.table_13, c.low_etas, (SND, TEXT))
+
+
+@RECIPE.part("equal-leak")
+def equal_leak(c: SndConfig, lab: Lab) -> Part:
+    """All methods where the strongest attack reads as much of each one's own releases."""
+    scale, known = c.at(lab.options.size), Named("task", c.tasks)
+    released = c.released.model_copy(update={"texts": scale.released})
+    own = c.known.model_copy(update={"texts": scale.known})
+    scenarios: list[Scenario] = []
+    found: dict[str, dict[float, float]] = {}
+    _denoiser(c, lab).check(lab)  # what is missing is said before etas are looked for, which takes minutes
+    for method, form in _READ.items():
+        cell = LeakCell(
+            model=lab.model(head=None).fingerprint, private=released, form=form, attacks=(NEAREST, POSTERIOR),
+            public=own, leaks=c.leaks, between=c.between,
+        )  # fmt: skip
+        found[method] = {point.wanted: point.eta for point in lab.result(cell).points}
+        scenarios += Scenario.each(1, cell, method=method)
+    claims = []
+    for task in c.equal_leak:
+        title = known[task].title
+        for leak in c.leaks:
+            for method in _READ:
+                (given,) = _methods(c, lab, found[method][leak], (method,)).values()
+                embedded = EmbeddedCell(
+                    model=lab.model(head=None).fingerprint, task=known[task], limits=scale.texts, passes=scale.passes,
+                    **given,
+                )  # fmt: skip
+                scenarios += Scenario.each(lab.options.seeds, embedded, task=title, leak=leak)
+            here = {"task": title, "leak": leak}
+            for metric, other in product(("AUC", "cosine"), (TOKEMB, TEXT)):
+                claims.append(
+                    falls(
+                        f"SnD's {metric} is above {other}'s where {100 * leak:g} % of tokens are read ({title}).",
+                        metric,
+                        (SND, {**here, "method": SND}), (other, {**here, "method": other}),
+                    )
+                )  # fmt: skip
+    return LAYOUT.part("equal-leak", scenarios, claims=claims)

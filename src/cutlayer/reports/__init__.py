@@ -19,7 +19,7 @@ if TYPE_CHECKING:
         convert_eta,
         eta_of,
     )
-    from cutlayer.reports.replaced_share import Calibrated, etas_for_shares
+    from cutlayer.reports.replaced_share import Calibrated, Leaking, etas_for_recovery, etas_for_shares
     from cutlayer.reports.schema import AuditReport
     from cutlayer.reports.summary import summary
     from cutlayer.reports.table import Table, percent
@@ -37,6 +37,7 @@ __all__ = [
     "Estimate",
     "Etas",
     "Gain",
+    "Leaking",
     "Parameterisation",
     "Replacement",
     "Table",
@@ -45,6 +46,7 @@ __all__ = [
     "convert_eta",
     "digest",
     "eta_of",
+    "etas_for_recovery",
     "etas_for_shares",
     "percent",
     "read_audit",

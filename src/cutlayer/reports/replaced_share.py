@@ -1,4 +1,4 @@
-"""Which eta replaces which share of tokens, or of words: measured for a table and texts, because no formula tells.
+"""Which eta replaces which share of tokens or words, and at which an attack reads which: measured, as no formula tells.
 
 The share depends on how close rows of the table lie to each other around the tokens that texts use;
 adding up the chances of all pairs over-predicts it several times. So it is found by bisection on a
@@ -9,7 +9,7 @@ mechanism the share that is expected is known.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
 
@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault
+from cutlayer.core import ConfigError, Fault, Proportion
 from cutlayer.privacy import Privatizer
 from cutlayer.privacy.replacement import Exponential
 
@@ -128,3 +128,61 @@ def _bisect(probe: _Probe, share: float) -> Calibrated:
         low, high = (middle, high) if probe.replaced(middle) > share else (low, middle)
     eta = float(f"{(low * high) ** 0.5:.3g}")
     return Calibrated(wanted=share, eta=eta, replaced=probe.replaced(eta), n=probe.n)
+
+
+@dataclass(frozen=True)
+class Leaking:
+    """An eta, and what an attack reads at it.
+
+    Attributes:
+        wanted: The share that was asked for.
+        eta: The privacy parameter, rounded to three digits.
+        read: What was read there.
+    """
+
+    wanted: float
+    eta: float
+    read: Proportion
+
+
+def etas_for_recovery(
+    read: Callable[[float], Proportion], leaks: Sequence[float], *, between: tuple[float, float], most: int = 8
+) -> list[Leaking]:
+    """For each share, the eta at which an attack reads about that share of tokens.
+
+    An attack takes long, so what was read at an eta serves all shares, and a search ends where the share that was asked
+    for lies within the standard error of what was read.
+
+    Args:
+        read: What an attack reads at an eta: more at a higher one.
+        leaks: Shares, each between 0 and 1.
+        between: Etas to look between.
+        most: Etas that are tried for a share at most, beside these two.
+
+    Raises:
+        ConfigError: A share that is read at none of these etas.
+    """
+    allowed = "must lie between 0 and 1, both excluded"
+    if faults := [Fault("leaks", leak, allowed) for leak in leaks if not 0 < leak < 1]:
+        raise ConfigError(faults)
+    known = {eta: read(eta) for eta in between}
+    return [_leaking(read, leak, known, most) for leak in leaks]
+
+
+def _leaking(read: Callable[[float], Proportion], leak: float, known: dict[float, Proportion], most: int) -> Leaking:
+    for _ in range(most + 1):
+        eta = min(known, key=lambda each: abs(known[each].value - leak))
+        below = [each for each, found in known.items() if found.value < leak]
+        above = [each for each, found in known.items() if found.value >= leak]
+        if not below or not above:
+            raise ConfigError(
+                f"No eta between {min(known):g} and {max(known):g} has an attack read {leak:.0%}: it reads "
+                f"{known[min(known)].value:.1%} to {known[max(known)].value:.1%}.",
+                remedy="Look between others, or ask for another share.",
+            )
+        middle = float(f"{(max(below) * min(above)) ** 0.5:.3g}")
+        if abs(known[eta].value - leak) <= known[eta].standard_error or middle in known:
+            break
+        known[middle] = read(middle)
+    eta = min(known, key=lambda each: abs(known[each].value - leak))
+    return Leaking(wanted=leak, eta=eta, read=known[eta])

@@ -5,10 +5,10 @@ from typing import Any
 import pytest
 import torch
 
-from cutlayer.core import ConfigError, Ragged, Tokens
+from cutlayer.core import ConfigError, Proportion, Ragged, Tokens
 from cutlayer.privacy import CustomerSecret, TextToText, Vector, Word, build_privatizer
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
-from cutlayer.reports import etas_for_shares
+from cutlayer.reports import etas_for_recovery, etas_for_shares
 from tests.contract.test_words import build as words_privatizer
 from tests.contract.test_words import lexicon, space
 
@@ -120,3 +120,37 @@ def test_rows_replace_no_tokens():
 def test_shares_out_of_range(share):
     with pytest.raises(ConfigError, match="shares"):
         etas_for_shares(some_ids(), text_to_text(), [0.5, share], seed=0)
+
+
+def curve(tried, middle=100.0, n=2000):
+    """An attack that reads more at higher etas, and remembers where it was asked."""
+
+    def read(eta):
+        tried.append(eta)
+        return Proportion.of(round(n / (1 + (middle / eta) ** 3)), n)
+
+    return read
+
+
+def test_etas_at_which_an_attack_reads_a_share():
+    tried = []
+    found = etas_for_recovery(curve(tried), (0.01, 0.1, 0.3), between=(1.0, 1000.0))
+    for point in found:
+        assert abs(point.read.value - point.wanted) <= 2 * point.read.standard_error
+        assert point.eta == pytest.approx(100 * (point.wanted / (1 - point.wanted)) ** (1 / 3), rel=0.1)
+    assert len(tried) == len(set(tried)) <= 2 + 3 * 8
+    # what was read for one share serves the next
+    assert len(tried) < 2 + sum(len(each) - 2 for each in (alone(0.01), alone(0.1), alone(0.3)))
+
+
+def alone(leak):
+    tried = []
+    etas_for_recovery(curve(tried), (leak,), between=(1.0, 1000.0))
+    return tried
+
+
+def test_a_share_that_nothing_reads():
+    with pytest.raises(ConfigError, match=r"it reads 0\.0% to 0\.1%"):
+        etas_for_recovery(curve([]), (0.3,), between=(1.0, 10.0))
+    with pytest.raises(ConfigError, match="leaks"):
+        etas_for_recovery(curve([]), (0.3, 1.0), between=(1.0, 10.0))
