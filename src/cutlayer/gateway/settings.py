@@ -39,7 +39,7 @@ class GatewaySettings(SettingsSpec):
     )
     requests_at_once: int = setting(
         256,
-        help="Most requests in progress; further ones are told to wait.",
+        help="Most requests in progress; further ones are answered with 429.",
         shown=Shown(GATEWAY, unit="requests"),
         ge=1,
     )

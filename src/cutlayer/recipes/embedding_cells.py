@@ -13,18 +13,17 @@ from cutlayer import vendor
 from cutlayer.attacks import Measured
 from cutlayer.core import Proportion, Spec, StorageError
 from cutlayer.core.files import whole_folder
-from cutlayer.customer import Client, FinetuneSpec
-from cutlayer.customer.embed import Embeddings
+from cutlayer.customer import FinetuneSpec
 from cutlayer.data import Dataset
-from cutlayer.privacy import NoPrivacy, PrivacySpec
+from cutlayer.privacy import PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.read_releases import Form, ReadCell
-from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
+from cutlayer.recipes.tasks import Limits, Task, TextFile, at_most, data_file
 from cutlayer.reports import Leaking, etas_for_recovery
+from cutlayer.reports.audit.embeddings import embedding_arms
 from cutlayer.reports.downstream import (
     CLEAN,
-    CUSTOMER_ONLY,
     DENOISED,
     NOISY,
     Arm,
@@ -195,38 +194,26 @@ class EmbeddedCell(Cell):
             data_file(lab.options.data, self.task.name, part)
 
     def run(self, lab: Lab) -> Downstream:
-        train, test = (_most(each, most) for each, most in zip(
+        train, test = (at_most(each, most) for each, most in zip(
             self.task.read(lab.options.data), (self.limits.train, self.limits.test), strict=True
         ))  # fmt: skip
         rows = Dataset(train.texts + test.texts, (train.labels or ()) + (test.labels or ()))
-        arms = dict(self._arms(rows, lab))
+        arms = self._arms(rows, lab)
         learnt = torch.arange(len(rows)) < len(train)
         spec = DownstreamSpec(seeds=tuple(range(self.seed, self.seed + _SEEDS)), passes=self.passes)
         return measure_downstream(arms, arms[CLEAN], numbered(rows.labels or ()), learnt, spec=spec)
 
-    def _arms(self, rows: Dataset, lab: Lab) -> Iterator[tuple[str, Tensor]]:
+    def _arms(self, rows: Dataset, lab: Lab) -> dict[str, Tensor]:
         """Embeddings `[rows, width]`, or `[rows, 2, width]` of pairs, by what they are."""
         places: dict[str, int] = {}
         of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
         texts = Dataset(tuple((text,) for text in places))
-        spec = FinetuneSpec(privacy=self.privacy, model=_MODEL)
-        clear = spec.model_copy(update={"privacy": NoPrivacy()})
-        asked: list[tuple[str, FinetuneSpec, bool, bool]] = [(CLEAN, clear, False, False), (NOISY, spec, False, False)]
-        asked += [(DENOISED, spec, True, False)] if self.denoiser is not None else []
-        asked += [(CUSTOMER_ONLY, spec, True, True)] if self.control is not None else []
-        client = self._client(lab)
-        for name, given, denoise, without_answer in asked:
-            road = Embeddings.open(client, given, lab.progress, denoise=denoise, without_answer=without_answer)
-            found = road.ask(road.read_all(texts), texts.texts, lab.progress).values
-            yield name, found[of].squeeze(1)
-
-    def _client(self, lab: Lab) -> Client:
-        """A customer of a vendor that offers the denoisers."""
-        client = lab.client(f"embeddings-{self.seed}")
-        for cell in (self.denoiser, self.control):
-            if cell is not None:
-                cell.offer(lab)
-        return client
+        spec, client = FinetuneSpec(privacy=self.privacy, model=_MODEL), lab.client(f"embeddings-{self.seed}")
+        offered = {is_control: cell for is_control, cell in ((False, self.denoiser), (True, self.control)) if cell}
+        for cell in offered.values():
+            cell.offer(lab)
+        found = embedding_arms(texts, spec, client, client, lab.progress, controls=offered)
+        return {name: values[of].squeeze(1) for name, values in found.items()}
 
     def measures(self, result: Downstream) -> Iterator[Measure]:
         called = {NOISY: self.method}
@@ -247,10 +234,6 @@ def _of_arm(arm: Arm, method: str) -> Iterator[Measure]:
 def _measure(metric: str, found: Mean, method: str) -> Measure:
     low, high = found.ci
     return Measure(metric, found.value, (high - low) / 3.92, found.n, low, high, axes={"method": method})
-
-
-def _most(dataset: Dataset, rows: int | None) -> Dataset:
-    return dataset if rows is None or rows >= len(dataset) else dataset.sample(rows, seed=0)
 
 
 def _but(texts: Dataset, spared: frozenset[str]) -> list[tuple[str, ...]]:

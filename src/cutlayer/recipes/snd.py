@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from itertools import product
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 from pydantic import Field
 
@@ -97,17 +97,22 @@ def _denoiser(c: SndConfig, lab: Lab, *, without_answer: bool = False) -> Denois
     )
 
 
-def _methods(c: SndConfig, lab: Lab, eta: float, names: tuple[str, ...]) -> dict[str, dict[str, Any]]:
-    """By method, what its cell differs by."""
+def _embedded(c: SndConfig, lab: Lab, task: str, method: str, eta: float) -> EmbeddedCell:
+    """A task's embeddings by a method."""
+    scale = c.at(lab.options.size)
     privacy: dict[str, PrivacySpec] = {
         SND: Vector(eta=eta, clip=True), TOKEMB: Vector(eta=eta), TEXT: TextToText(eta=eta)
     }  # fmt: skip
-    with_denoiser = {"denoiser": _denoiser(c, lab), "control": _denoiser(c, lab, without_answer=True)}
-    return {
-        name: {"privacy": privacy[name], "method": _ROWS if name == SND else name}
-        | (with_denoiser if name == SND else {})
-        for name in names
-    }
+    return EmbeddedCell(
+        model=lab.model(head=None).fingerprint,
+        task=Named("task", c.tasks)[task],
+        limits=scale.texts,
+        passes=scale.passes,
+        privacy=privacy[method],
+        method=_ROWS if method == SND else method,
+        denoiser=_denoiser(c, lab) if method == SND else None,
+        control=_denoiser(c, lab, without_answer=True) if method == SND else None,
+    )
 
 
 _READ: Final = {SND: Form.CLIPPED, TOKEMB: Form.ROWS, TEXT: Form.ROAD}
@@ -117,19 +122,10 @@ _READ: Final = {SND: Form.CLIPPED, TOKEMB: Form.ROWS, TEXT: Form.ROAD}
 def _part(
     c: SndConfig, lab: Lab, part: str, tasks: tuple[str, ...], etas: tuple[float, ...], methods: tuple[str, ...]
 ) -> Part:
-    scale, known = c.at(lab.options.size), Named("task", c.tasks)
-    scenarios = []
-    for task in tasks:
-        for eta in etas:
-            for given in _methods(c, lab, eta, methods).values():
-                cell = EmbeddedCell(
-                    model=lab.model(head=None).fingerprint,
-                    task=known[task],
-                    limits=scale.texts,
-                    passes=scale.passes,
-                    **given,
-                )
-                scenarios += Scenario.each(lab.options.seeds, cell, task=known[task].title, eta=eta)
+    known, scenarios = Named("task", c.tasks), []
+    for task, eta, method in product(tasks, etas, methods):
+        cell = _embedded(c, lab, task, method, eta)
+        scenarios += Scenario.each(lab.options.seeds, cell, task=known[task].title, eta=eta)
     claims = [
         above(
             f"SnD's AUC exceeds customer-only's: {known[task].title}, eta {eta:g}.",
@@ -180,11 +176,7 @@ def equal_leak(c: SndConfig, lab: Lab) -> Part:
         title = known[task].title
         for leak in c.leaks:
             for method in _READ:
-                (given,) = _methods(c, lab, found[method][leak], (method,)).values()
-                embedded = EmbeddedCell(
-                    model=lab.model(head=None).fingerprint, task=known[task], limits=scale.texts, passes=scale.passes,
-                    **given,
-                )  # fmt: skip
+                embedded = _embedded(c, lab, task, method, found[method][leak])
                 scenarios += Scenario.each(lab.options.seeds, embedded, task=title, leak=leak)
             here = {"task": title, "leak": leak}
             for metric, other in product(("AUC", "cosine"), (TOKEMB, TEXT)):

@@ -183,7 +183,7 @@ class Splits:
             found = topics or find_topics((train, test), task.topics, seed=SPLIT_SEED)
             train, test = found.apply((train, test))
         train, dev = train.split_off(task.dev_share, seed=SPLIT_SEED, group=task.group)
-        return cls(_at_most(train, limits.train), _at_most(dev, limits.dev), _at_most(test, limits.test))
+        return cls(at_most(train, limits.train), at_most(dev, limits.dev), at_most(test, limits.test))
 
 
 def data_file(folder: Path, name: str, part: str) -> Path:
@@ -217,5 +217,6 @@ class TextFile(Spec):
         return whole if self.texts is None else whole.select(range(min(self.texts, len(whole))))
 
 
-def _at_most(dataset: Dataset, rows: int | None) -> Dataset:
+def at_most(dataset: Dataset, rows: int | None) -> Dataset:
+    """So many rows of a data set at most, drawn at random; all where none is said."""
     return dataset if rows is None or rows >= len(dataset) else dataset.sample(rows, seed=SPLIT_SEED)

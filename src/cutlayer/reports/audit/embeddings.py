@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -59,29 +59,49 @@ def measure_embeddings(
     """
     controls = {_offered(denoiser, folder) for denoiser in denoisers}
     here = spec.model_copy(update={"model": "model"})
-    arms: dict[str, Tensor] = {}
     with warnings.catch_warnings(), closing(local_transport(folder)) as transport:
         # of texts that are cut the run has told
         warnings.simplefilter("ignore", CutlayerWarning)
         client, apart = (Client(transport=transport, home=folder / home) for home in ("customer", "clean"))
-        clear = here.model_copy(update={"privacy": NoPrivacy()})
-        for name, asking, given, settings in (
-            (CLEAN, apart, clear, {"denoise": False}),
-            (NOISY, client, here, {"denoise": False}),
-            (DENOISED, client, here, {"denoise": True}),
-            (CUSTOMER_ONLY, client, here, {"denoise": True, "without_answer": True}),
-        ):
-            if settings["denoise"] and settings.get("without_answer", False) not in controls:
-                continue
-            try:
-                road = Embeddings.open(asking, given, progress, **settings)
-            except ConfigError as error:
-                remedy = "Name denoisers of this model, mechanism and eta (--denoisers), or none."
-                raise ConfigError(error.faults or str(error), remedy=remedy) from error
-            arms[name] = road.ask(road.read_all(texts), texts.texts, progress).values
+        arms = embedding_arms(texts, here, client, apart, progress, controls=controls)
     learnt = held_out(len(texts), share=_TESTED, seed=seed)
     spec_of = DownstreamSpec(seeds=tuple(range(seed, seed + _SEEDS)))
     return measure_downstream(arms, arms[CLEAN], numbered(texts.labels or ()), learnt, spec=spec_of)
+
+
+def embedding_arms(
+    texts: Dataset, spec: FinetuneSpec, client: Client, apart: Client, progress: Progress, *, controls: Collection[bool]
+) -> dict[str, Tensor]:
+    """Embeddings `[n, width]` of texts, by kind: clean, as they come, denoised, and by the control.
+
+    Args:
+        texts: Single texts.
+        spec: How they are privatized, and by which model they are embedded.
+        client: A customer of a vendor that offers the denoisers.
+        apart: Who asks for clean ones.
+        progress: Where to show progress.
+        controls: Which denoisers there are: `False` for one that is given the answer, `True` for the control.
+
+    Raises:
+        ConfigError: A denoiser is not for this setting.
+    """
+    clear = spec.model_copy(update={"privacy": NoPrivacy()})
+    arms = {}
+    for name, asking, given, denoise, without_answer in (
+        (CLEAN, apart, clear, False, False),
+        (NOISY, client, spec, False, False),
+        (DENOISED, client, spec, True, False),
+        (CUSTOMER_ONLY, client, spec, True, True),
+    ):
+        if denoise and without_answer not in controls:
+            continue
+        try:
+            road = Embeddings.open(asking, given, progress, denoise=denoise, without_answer=without_answer)
+        except ConfigError as error:
+            remedy = "Name denoisers of this model, mechanism and eta (--denoisers), or none."
+            raise ConfigError(error.faults or str(error), remedy=remedy) from error
+        arms[name] = road.ask(road.read_all(texts), texts.texts, progress).values
+    return arms
 
 
 def _offered(denoiser: Path, folder: Path) -> bool:
