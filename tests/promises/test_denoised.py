@@ -105,7 +105,7 @@ def test_nothing_of_it_leaves(name: str, embed: Embed, data_dir: Path, api_key: 
         customer(data_dir, api_key, tmp_path / "home") as client,
         closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
     ):
-        found = embed(Client(transport=recorder, home=tmp_path / "home", device="cpu"), TEST, privacy, True)
+        found = embed(Client(transport=recorder, home=tmp_path / "home", device="cpu"), TEST, privacy, "auto")
         table = archive_of(client).table
     frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
     sent = b"".join(frame.body for frame in frames)
@@ -251,6 +251,13 @@ def test_of_several_the_better_one_is_taken(data_dir: Path, api_key: str, tmp_pa
         )
     (folder / other / MANIFEST).write_text(json.dumps(told))
     with customer(data_dir, api_key, tmp_path / "home") as client:
-        client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
+        for denoiser in ("auto", info.denoiser):
+            client.embed(TEST, privacy=Vector(eta=20, clip=True), denoiser=denoiser, progress=None)
         asked = [entry.where["denoiser"] for entry in client.ledger.frames() if entry.route == "denoiser.file"]
-    assert asked == [other]
+        assert asked == [other, info.denoiser]
+        for denoiser, said in (("f" * 32, "is none of the vendor's"), ("best", "denoiser")):
+            with pytest.raises(ConfigError, match=said):
+                client.embed(["w1"], privacy=Vector(eta=20, clip=True), denoiser=denoiser, progress=None)
+        with pytest.raises(ConfigError, match=rf"{other}.*is for vector with clip in bf16, and not for text-to-text"):
+            client.embed(["w1"], eta=20, denoiser=other, progress=None)
+        assert not any(entry.texts == 1 for entry in client.ledger.frames())

@@ -111,7 +111,7 @@ def check_embedded(name: str, embed: Embed, data_dir: Path, api_key: str, tmp_pa
     with customer(data_dir, api_key, tmp_path / "home") as client:
         with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
             asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
-            first, again = (embed(asking, TEXTS, SETTINGS[name], False) for _ in range(2))
+            first, again = (embed(asking, TEXTS, SETTINGS[name], "none") for _ in range(2))
         model = "tiny"
         state = RunState(run="", data_digest="", spec=spec.model_copy(update={"model": model}))
         due = Due(routes.EMBEDDINGS, {"model": model})

@@ -13,7 +13,7 @@ from cutlayer.recipes import RECIPES
 from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _but, _folded
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
-from cutlayer.recipes.snd import RECIPE, Scale
+from cutlayer.recipes.snd import RECIPE, Etas, Scale
 from cutlayer.recipes.tasks import Limits, TextFile
 from tests.recipes.worlds import sentences, write_split
 from tests.service.tiny import write_tiny_bert
@@ -25,12 +25,12 @@ CONFIG = SHIPPED.model_copy(
         "tasks": {name: SHIPPED.tasks[name] for name in ("mrpc", "cola")},
         "public": (TextFile(name="ag_news", part="train"),),
         "spared": (),
-        "denoiser": "light",
-        "etas": (ETA,),
+        "etas": {"encoder": Etas(accuracy=(ETA,), auc=(ETA,), read=(ETA,))},
         "low_etas": (0.01,),
         "table_1": ("cola",),
         "table_4": ("mrpc",),
         "table_13": ("mrpc",),
+        "figure_7": ("mrpc",),
         "equal_leak": ("mrpc",),
         "leaks": (0.3,),
         "between": (20.0, 5000.0),
@@ -75,9 +75,9 @@ def whole(tiny, data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
-    assert recipe.parts == ("table-1", "table-4", "table-13", "equal-leak")
+    assert recipe.parts == ("table-1", "table-4", "table-13", "figure-2", "figure-7", "equal-leak")
     assert set(SHIPPED.sizes) == set(Size)
-    assert json.loads(json.dumps(recipe.show()))["etas"] == [50, 100, 500]
+    assert json.loads(json.dumps(recipe.show()))["etas"]["encoder"]["auc"] == [50, 100, 500]
 
 
 def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
@@ -86,7 +86,7 @@ def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
     rows = [row for row in written["table"] if row["part"] == "table-4" and row["source"] == "here"]
     of = {(row["method"], row["metric"]): row for row in rows}
     methods = {method for method, _ in of}
-    assert methods == {"clean", "clipped rows", "SnD", "customer-only", "TokEmbPriv", "Text2Text"}
+    assert methods == {"clean", "clipped rows", "SnD", "SnD, light", "customer-only", "TokEmbPriv", "Text2Text"}
     assert of["clean", "MSE"]["value"] == 0
     assert of["clean", "cosine"]["value"] == pytest.approx(1)
     for method in methods - {"clean"}:
@@ -103,27 +103,39 @@ def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
 
 def test_the_accuracy_of_single_texts_stands_beside_clean_ones(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "table-1" and row["source"] == "here"]
-    assert {row["method"] for row in rows} == {"clean", "clipped rows", "SnD", "customer-only"}
+    assert {row["method"] for row in rows} == {"clean", "clipped rows", "SnD", "SnD, light", "customer-only"}
 
 
 def test_methods_meet_where_as_much_is_read_of_each(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "equal-leak"]
     read = {row["method"]: row for row in rows if row["metric"] == "read"}
-    assert read.keys() == {"SnD", "TokEmbPriv", "Text2Text"}
+    assert read.keys() == {"clipped rows", "TokEmbPriv", "Text2Text"}
     for row in read.values():
         assert row["value"] == pytest.approx(0.3, abs=0.1)
     etas = {row["method"]: row["value"] for row in rows if row["metric"] == "eta"}
     assert all(20 < eta < 5000 for eta in etas.values())
-    assert {row["method"] for row in rows if row["metric"] == "AUC"} >= read.keys()
-    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 4
+    measured = {row["method"] for row in rows if row["metric"] == "AUC"}
+    assert measured == {*read, "clean", "SnD", "SnD, light", "SnD, ids", "customer-only"}
+    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 6
+
+
+def test_more_is_read_by_the_strongest_attack_than_by_the_papers(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "figure-2" and row["metric"] == "success"]
+    read = {row["attack"]: row["value"] for row in rows}
+    assert read.keys() == {"nearest-neighbour", "maximum-posterior"}
+
+
+def test_rows_are_denoised_clipped_and_as_they_are(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "figure-7" and row["metric"] == "AUC"]
+    assert {"SnD", "SnD, no clip"} <= {row["method"] for row in rows}
 
 
 def test_denoisers_learn_from_no_text_of_a_task(whole, tiny, data, tmp_path):
     given = Dataset(((" W1  w2 ",), ("w3",)))
     assert _but(given, frozenset([_folded("w1 W2")])) == [("w3",)]
-    cells = [each for each in whole[1]["cells"] if "denoiser" in each["cell"] and each["cell"]["denoiser"]]
+    cells = [each["cell"] for each in whole[1]["cells"] if each["cell"].get("denoised")]
     with Lab(options(tiny, data, tmp_path)) as lab:
-        cell = DenoiserCell.model_validate(cells[0]["cell"]["denoiser"])
+        cell = DenoiserCell.model_validate(cells[0]["denoised"][0]["by"])
         (kept,) = [_but(file.read(data), cell.spared.texts(lab)) for file in cell.public]
     assert 0 < len(kept) <= 20  # of 60, forty are a task's
     assert cell.spared.tasks == tuple(CONFIG.tasks.values())

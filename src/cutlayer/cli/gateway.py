@@ -53,7 +53,7 @@ def gateway(
         FinetuneSpec(**settings),
         asked,
         address,
-        denoise=own.denoiser != "none",
+        denoiser=own.denoiser,
         on_listening=lambda url: output.result({"url": url, "base_url": f"{url}/v1"}),
     )
 

@@ -34,7 +34,7 @@ class Querying(Privacy, total=False):
     """How the frozen model is asked: settings of `FinetuneSpec`, `EmbeddingSettings` and `DataSpec`, by name."""
 
     text_column: str
-    denoiser: Literal["auto", "none"]
+    denoiser: str
     model: str | None
     wire_type: WireType
     privacy_budget: float | None

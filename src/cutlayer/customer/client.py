@@ -307,7 +307,7 @@ class Client(Connection):
         spec = FinetuneSpec(privacy=privacy, training=Training(max_length=max_length), **given)
         dataset = read_texts(texts, DataSpec(**columns))
         with shown(progress) as bars:
-            road = self._roads.find(spec, bars, denoise=EmbeddingSettings(**own).denoiser != "none")
+            road = self._roads.find(spec, bars, denoiser=EmbeddingSettings(**own).denoiser)
             return embed(road, dataset, bars)
 
     @cached_property

@@ -14,6 +14,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from cutlayer.core import ConfigError, Fault, Rows, StorageError, Tokens, VendorError
+from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, accepted_bytes, fetch_file
 from cutlayer.customer.home import Home
@@ -68,22 +69,23 @@ class Denoising:
 
 
 def find_denoiser(
-    gate: Gate, offer: Offer, archive: Archive, spec: RunSpec, *, without_answer: bool = False
+    gate: Gate, offer: Offer, archive: Archive, spec: RunSpec, asked: str
 ) -> tuple[DenoiserInfo, DenoiserGroup]:
-    """The vendor's denoiser for these releases; of several the one whose embeddings came nearest on public text.
+    """The vendor's denoiser for these releases.
 
     Args:
         gate: The door.
         offer: The vendor's model.
         archive: What it handed out.
         spec: The settings.
-        without_answer: Whether the control is wanted, which has no use for the vendor's answer.
+        asked: Which, by its id; `AUTO` for the one whose embeddings came nearest on public text. A control, which has
+            no use for the vendor's answer, is found by its id alone.
 
     Raises:
         ConfigError: There is none for this eta, or none for these settings.
     """
     listed = gate.send(routes.DENOISERS, {"model": offer.model.name}).expect(DenoiserList).denoisers
-    listed = tuple(each for each in listed if each.without_answer == without_answer)
+    listed = tuple(each for each in listed if each.denoiser == asked or (asked == AUTO and not each.without_answer))
     privacy, wanted = spec.privacy, _wanted(offer, archive, spec)
     fitting = [each for each in listed if _fits(each, wanted)]
     serving = [
@@ -100,6 +102,9 @@ def find_denoiser(
         ranges = ", ".join(f"{group.lowest:g} to {group.highest:g}" for each in fitting for group in each.groups)
         raise ConfigError([Fault("eta", privacy.eta, f"has no denoiser; there are some for {ranges}")], remedy=remedy)
     others = ", ".join(sorted({_named(each) for each in listed}))
+    if asked != AUTO:
+        why = f"is for {others}, and not for {_asked(spec)} of this model" if listed else "is none of the vendor's"
+        raise ConfigError([Fault("denoiser", asked, why)], remedy=remedy)
     raise ConfigError(
         f"The vendor has no denoiser for {_asked(spec)} of {offer.model.name}"
         + (f"; there are some for {others}." if others else "; it has none."),

@@ -23,6 +23,7 @@ from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, why_not
 from cutlayer.customer.derived import Privatizing, noise_secret, run_privatizing
+from cutlayer.customer.embedding import NONE
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive
 from cutlayer.customer.link import QueryLink, Stored
@@ -149,8 +150,7 @@ class Embeddings:
         given: FinetuneSpec,
         progress: Progress,
         *,
-        denoise: bool,
-        without_answer: bool = False,
+        denoiser: str,
     ) -> Embeddings:
         """The road.
 
@@ -158,8 +158,7 @@ class Embeddings:
             connection: The way to the vendor.
             given: How texts are privatized, and by which model they are embedded.
             progress: Where to show progress.
-            denoise: Whether the noise is taken out, where there is any.
-            without_answer: Whether by the control, which is not given the vendor's answer.
+            denoiser: What takes the noise out, where there is any; as of `EmbeddingSettings`.
 
         Raises:
             ConfigError: Settings that do not go together, or for which there is no denoiser.
@@ -173,31 +172,31 @@ class Embeddings:
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.eval()
         chosen = None
-        if denoise and math.isfinite(spec.privacy.eta):
-            chosen = find_denoiser(gate, offer, archive, spec, without_answer=without_answer)
-            if not without_answer and (why := why_not(chosen[1])) is not None:
+        if denoiser != NONE and math.isfinite(spec.privacy.eta):
+            chosen = find_denoiser(gate, offer, archive, spec, denoiser)
+            if not chosen[0].without_answer and (why := why_not(chosen[1])) is not None:
                 remedy = "Ask the vendor for one that was trained longer, or on more text; or give denoiser none."
                 warnings.warn(f"{why} {remedy}", CutlayerWarning, stacklevel=4)
-            denoiser = fetch_denoiser(gate, connection.home, offer.model.name, *chosen, progress)
+            fetched = fetch_denoiser(gate, connection.home, offer.model.name, *chosen, progress)
             table = archive.table
             if table is None:
                 raise TypeError("a denoiser is for tokens of a table")
             opening = len(archive.template.opening)
-            session.denoising = Denoising(denoiser, table.detach().float(), opening, without_answer)
+            session.denoising = Denoising(fetched, table.detach().float(), opening, chosen[0].without_answer)
         return cls(connection, spec, offer, session, archive, privatizing, gate, chosen)
 
-    def is_current(self, given: FinetuneSpec) -> bool:
+    def is_current(self, given: FinetuneSpec, denoiser: str) -> bool:
         """Whether the vendor would hand out the same model and denoiser now.
 
         Args:
             given: What the road was opened with.
+            denoiser: As well.
         """
         if choose_model(self.connection.gate(), given.model or None) != self.offer:
             return False
         if self.denoiser is None:
             return True
-        control = self.denoiser[0].without_answer
-        return self.denoiser == find_denoiser(self.gate, self.offer, self.archive, self.spec, without_answer=control)
+        return self.denoiser == find_denoiser(self.gate, self.offer, self.archive, self.spec, denoiser)
 
     @property
     def longest(self) -> int:
@@ -325,25 +324,26 @@ class Roads:
 
     def __init__(self, connection: Connection) -> None:
         self._connection = connection
-        self._open: list[tuple[FinetuneSpec, bool, Embeddings]] = []
+        self._open: list[tuple[FinetuneSpec, str, Embeddings]] = []
         self._lock = Lock()
 
-    def find(self, given: FinetuneSpec, progress: Progress, *, denoise: bool) -> Embeddings:
+    def find(self, given: FinetuneSpec, progress: Progress, *, denoiser: str) -> Embeddings:
         """The road for these settings; one whose model or denoiser the vendor has changed is opened anew.
 
         Args:
             given: How texts are privatized, and by which model they are embedded.
             progress: Where to show progress.
-            denoise: Whether the noise is taken out, where there is any.
+            denoiser: What takes the noise out, where there is any; as of `EmbeddingSettings`.
 
         Raises:
             ConfigError: Settings that do not go together, or for which there is no denoiser.
         """
         with self._lock:
-            kept = [each for each in self._open if each[:2] == (given, denoise) and each[2].is_current(given)]
-            road = kept[0][2] if kept else Embeddings.open(self._connection, given, progress, denoise=denoise)
-            others = [each for each in self._open if each[:2] != (given, denoise)]
-            self._open = [*others, (given, denoise, road)][-_MOST_ROADS:]
+            asked = given, denoiser
+            kept = [each for each in self._open if each[:2] == asked and each[2].is_current(*asked)]
+            road = kept[0][2] if kept else Embeddings.open(self._connection, given, progress, denoiser=denoiser)
+            others = [each for each in self._open if each[:2] != asked]
+            self._open = [*others, (*asked, road)][-_MOST_ROADS:]
             return road
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final, Literal
+from typing import Final
 
 from cutlayer.core.errors import ConfigError, Fault
 from cutlayer.core.setting import Shown, setting
@@ -12,16 +12,20 @@ from cutlayer.customer.settings import FinetuneSpec, Training
 
 EMBEDDING: Final = "Embedding"
 """The topic of these settings."""
+AUTO, NONE = "auto", "none"
+"""What stands for the denoiser that comes nearest, and for none; a vendor's others go by their ids."""
 
 
 class EmbeddingSettings(SettingsSpec):
     """What becomes of the vendor's answers."""
 
-    denoiser: Literal["auto", "none"] = setting(
-        "auto",
+    denoiser: str = setting(
+        AUTO,
         help="auto: take the noise out of embeddings with the vendor's denoiser for this mechanism and eta, at home; "
-        "where it has none, the call is refused. none: embeddings as they come.",
-        shown=Shown(EMBEDDING, source="SnD §3.4"),
+        "where it has none, the call is refused, and of several the one is taken that came nearest on public text. An "
+        "id: that one of the vendor's. none: embeddings as they come.",
+        shown=Shown(EMBEDDING, source="SnD §3.4", metavar="auto|none|ID"),
+        pattern=rf"^({AUTO}|{NONE}|[0-9a-f]{{32}})$",
     )
 
 

@@ -20,6 +20,7 @@ from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.derived import Privatizing, noise_secret, run_order, run_privatizing
 from cutlayer.customer.embed import Embeddings
+from cutlayer.customer.embedding import NONE
 from cutlayer.customer.evidence import (
     Evidence,
     WordEvidence,
@@ -210,7 +211,7 @@ def embedded_evidence(
         ConfigError: See `Sent.evidence` and `Embeddings.open`.
         DataError: See `Embeddings.read_all`.
     """
-    road = Embeddings.open(connection, given, progress, denoise=False)
+    road = Embeddings.open(connection, given, progress, denoiser=NONE)
     asked = road.ask(road.read_all(texts), texts.texts, progress)
     link, spec, privatizer = asked.link, road.spec, road.session.privatizer
     # equal texts leave once

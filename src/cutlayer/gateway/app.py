@@ -24,6 +24,7 @@ from starlette.routing import Route
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.validate import choose_privacy
 from cutlayer.gateway import answers
 from cutlayer.gateway.answers import ApiError, error_for
@@ -49,7 +50,7 @@ class Gateway:
         client: The customer.
         spec: How texts are privatized; its model is each request's.
         settings: What applications may ask.
-        denoise: Whether the noise is taken out.
+        denoiser: What takes the noise out; as of `EmbeddingSettings`.
         executor: Runs all that computes.
 
     Raises:
@@ -57,9 +58,9 @@ class Gateway:
     """
 
     def __init__(
-        self, client: Client, spec: FinetuneSpec, settings: GatewaySettings, *, denoise: bool, executor: Executor | None
+        self, client: Client, spec: FinetuneSpec, settings: GatewaySettings, *, denoiser: str, executor: Executor | None
     ) -> None:
-        self.client, self.spec, self.settings, self.denoise = client, spec, settings, denoise
+        self.client, self.spec, self.settings, self.denoiser = client, spec, settings, denoiser
         self.keys = KeyRing(client.home)
         self.compute = ComputeThread(torch.get_num_threads(), executor)
         self.joiner = Joiner(client)
@@ -78,7 +79,7 @@ class Gateway:
         self.models()
         named: list[str | None] = [*sorted(set(self._aliases.values()))]
         for name in named or [None]:
-            self.joiner.open(self.spec.model_copy(update={"model": name}), denoise=self.denoise)
+            self.joiner.open(self.spec.model_copy(update={"model": name}), denoiser=self.denoiser)
 
     def models(self) -> dict[str, ModelInfo]:
         """The vendor's models by all the names that they have here; asks the vendor, and may block.
@@ -123,7 +124,7 @@ class Gateway:
         width = width_of(asked, self.settings, width=model.embedding.width)
         eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
         spec = self.spec.model_copy(update={"privacy": _at(self.spec.privacy, eta), "model": model.name})
-        found = await self._answered(request, Asked(inputs, spec, self.denoise, self.settings.truncate))
+        found = await self._answered(request, Asked(inputs, spec, self.denoiser, self.settings.truncate))
         values = found.values
         if width < values.shape[1]:
             values = values[:, :width]
@@ -214,7 +215,7 @@ def create_app(
     spec: FinetuneSpec,
     settings: GatewaySettings | None = None,
     *,
-    denoise: bool = True,
+    denoiser: str = AUTO,
     executor: Executor | None = None,
 ) -> Starlette:
     """The gateway as an ASGI application.
@@ -223,14 +224,14 @@ def create_app(
         client: The customer: its connection, folder and device.
         spec: How texts are privatized; its model is each request's.
         settings: What applications may ask.
-        denoise: Whether the noise is taken out, where there is any.
+        denoiser: What takes the noise out, where there is any; as of `EmbeddingSettings`.
         executor: Runs all that computes, one call at a time; a thread of its own by default.
 
     Raises:
         ConfigError: There is no key, or an alias is none.
     """
     settings = settings or GatewaySettings()
-    gateway = Gateway(client, spec, settings, denoise=denoise, executor=executor)
+    gateway = Gateway(client, spec, settings, denoiser=denoiser, executor=executor)
 
     async def embeddings(request: Request) -> Response:
         return await gateway.embed(request)

@@ -31,21 +31,21 @@ class Asked:
     Attributes:
         inputs: Texts, or token ids of each.
         spec: How they are privatized, and by which model they are embedded.
-        denoise: Whether the noise is taken out.
+        denoiser: What takes the noise out; as of `EmbeddingSettings`.
         cut: Whether texts that are too long lose their end; else they are refused.
         answer: Where the answer goes; cancelled if nobody waits for it any more.
     """
 
     inputs: Sequence[str] | Sequence[list[int]] = field(repr=False)
     spec: FinetuneSpec
-    denoise: bool
+    denoiser: str
     cut: bool
     answer: Future[Answer] = field(default_factory=Future, repr=False)
 
     @property
-    def joins(self) -> tuple[FinetuneSpec, bool]:
+    def joins(self) -> tuple[FinetuneSpec, str]:
         """What requests of one batch have in common."""
-        return self.spec, self.denoise
+        return self.spec, self.denoiser
 
 
 @dataclass(frozen=True)
@@ -75,14 +75,14 @@ class Joiner:
         self._waiting: list[Asked] = []
         self._lock = Lock()
 
-    def open(self, spec: FinetuneSpec, *, denoise: bool) -> None:
+    def open(self, spec: FinetuneSpec, *, denoiser: str) -> None:
         """Opens the road for requests of these settings.
 
         Args:
             spec: How texts are privatized, and by which model they are embedded.
-            denoise: Whether the noise is taken out.
+            denoiser: What takes the noise out; as of `EmbeddingSettings`.
         """
-        self._roads.find(spec, Silent(), denoise=denoise)
+        self._roads.find(spec, Silent(), denoiser=denoiser)
 
     def add(self, asked: Asked) -> None:
         """Has a request wait; `serve` is then to be called once more."""
@@ -95,7 +95,7 @@ class Joiner:
         if not batch:
             return
         try:
-            road = self._roads.find(batch[0].spec, Silent(), denoise=batch[0].denoise)
+            road = self._roads.find(batch[0].spec, Silent(), denoiser=batch[0].denoiser)
             self._answer(road, batch)
         except BaseException as error:
             for asked in batch:

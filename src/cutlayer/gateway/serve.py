@@ -10,6 +10,7 @@ from starlette.applications import Starlette
 
 from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embed import settle_embedding
+from cutlayer.customer.embedding import AUTO
 from cutlayer.gateway.app import create_app
 from cutlayer.gateway.settings import GatewaySettings
 from cutlayer.serving.address import Address
@@ -25,7 +26,7 @@ def serve(
     settings: GatewaySettings,
     address: Address,
     *,
-    denoise: bool = True,
+    denoiser: str = AUTO,
     on_listening: Callable[[str], object] = lambda url: None,
 ) -> None:
     """Runs the gateway until it is told to stop.
@@ -35,7 +36,7 @@ def serve(
         spec: How texts are privatized; its model is each request's.
         settings: What applications may ask.
         address: Where to listen.
-        denoise: Whether the noise is taken out, where there is any.
+        denoiser: What takes the noise out, where there is any; as of `EmbeddingSettings`.
         on_listening: Told the gateway's address once requests reach it.
 
     Raises:
@@ -49,7 +50,7 @@ def serve(
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(message)s")
 
     def make(compute: ThisThread) -> Starlette:
-        app = create_app(client, spec, settings, denoise=denoise, executor=compute)
+        app = create_app(client, spec, settings, denoiser=denoiser, executor=compute)
         app.state.gateway.open()
         return app
 

@@ -103,6 +103,18 @@ def alike(claim: str, metric: str, first: tuple[str, Where], second: tuple[str, 
     return _differ(claim, metric, dict((first, second)), stated, judge)
 
 
+def not_below(
+    claim: str, metric: str, first: tuple[str, Where], second: tuple[str, Where], *, stated: str = ""
+) -> Claim:
+    """The second share is not lower than the first one by two standard errors."""
+
+    def judge(fall: float, error: float) -> tuple[bool | None, str]:
+        way = "lower" if fall > 0 else "higher"
+        return fall <= ERRORS * error, f"the second is {way} by {100 * abs(fall):.1f} ± {100 * error:.1f} points"
+
+    return _differ(claim, metric, dict((first, second)), stated, judge)
+
+
 def _differ(claim: str, metric: str, places: Mapping[str, Where], stated: str, decide: Decide) -> Claim:
     def judge(results: Results) -> Iterable[Verdict]:
         cases = named(results, metric, places)

@@ -93,8 +93,8 @@ class DenoiserCell(Cell):
         shutil.copytree(settings.model(_MODEL) / "denoisers" / info.denoiser, lab.kept(self), dirs_exist_ok=True)
         return info
 
-    def offer(self, lab: Lab) -> None:
-        """Has this lab's vendors hand them out; they are trained now, if they were not yet.
+    def offer(self, lab: Lab) -> str:
+        """Has this lab's vendors hand them out, and returns their id; they are trained now, if they were not yet.
 
         Raises:
             StorageError: They were removed.
@@ -107,6 +107,7 @@ class DenoiserCell(Cell):
             if not place.exists():
                 with whole_folder(place) as draft:
                     shutil.copytree(lab.kept(self), draft, dirs_exist_ok=True)
+        return found.denoiser
 
     def measures(self, result: DenoiserInfo) -> Iterator[Measure]:
         for group in result.groups:
@@ -165,14 +166,25 @@ class Leaks(Spec):
     points: tuple[Leaking, ...]
 
 
+class Denoised(Spec):
+    """Embeddings of which a denoiser took the noise out.
+
+    Attributes:
+        method: What they are called.
+        by: The denoiser.
+    """
+
+    method: str
+    by: DenoiserCell
+
+
 class EmbeddedCell(Cell):
     """A task's texts, embedded by a frozen model in one way, and what a small network learns of their labels.
 
     Attributes:
         privacy: How they are privatized.
         method: What embeddings are called as they come.
-        denoiser: Takes the noise out; `None` for embeddings as they come.
-        control: The same without the vendor's answer.
+        denoised: The same embeddings by denoisers.
     """
 
     model: str
@@ -181,8 +193,7 @@ class EmbeddedCell(Cell):
     privacy: PrivacySpec
     method: str
     passes: int
-    denoiser: DenoiserCell | None = None
-    control: DenoiserCell | None = None
+    denoised: tuple[Denoised, ...] = ()
 
     @property
     def name(self) -> str:
@@ -209,16 +220,14 @@ class EmbeddedCell(Cell):
         of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
         texts = Dataset(tuple((text,) for text in places))
         spec, client = FinetuneSpec(privacy=self.privacy, model=_MODEL), lab.client(f"embeddings-{self.seed}")
-        offered = {is_control: cell for is_control, cell in ((False, self.denoiser), (True, self.control)) if cell}
-        for cell in offered.values():
-            cell.offer(lab)
-        found = embedding_arms(texts, spec, client, client, lab.progress, controls=offered)
+        offered = {each.method: each.by.offer(lab) for each in self.denoised}
+        found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
         return {name: values[of].squeeze(1) for name, values in found.items()}
 
     def measures(self, result: Downstream) -> Iterator[Measure]:
         called = {NOISY: self.method}
         for arm in result.arms:
-            if arm.name != CLEAN or self.denoiser is not None:  # clean ones once
+            if arm.name != CLEAN or self.privacy.clipped:  # clean ones once
                 yield from _of_arm(arm, called.get(arm.name, arm.name))
         for metric, found in (("worth, accuracy", result.worth_accuracy), ("worth, AUC", result.worth_auc)):
             if found is not None:

@@ -7,7 +7,8 @@ Ref: Split-and-Denoise, arXiv:2310.09130.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Final
 
@@ -17,20 +18,23 @@ from cutlayer.core import Spec
 from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.models import STARTER
 from cutlayer.privacy import PrivacySpec, TextToText, Vector
-from cutlayer.recipes.claims import above, falls
-from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, LeakCell, Spared
+from cutlayer.recipes.claims import above, alike, falls, not_below
+from cutlayer.recipes.embedding_cells import Denoised, DenoiserCell, EmbeddedCell, LeakCell, Spared
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.options import Named, RecipeConfig, named, read_yaml, shipped
-from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form
+from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form, ReadCell
 from cutlayer.recipes.recipe import Recipe
-from cutlayer.recipes.study import Part, Scenario, Stated
+from cutlayer.recipes.study import Claim, Part, Scenario, Stated
 from cutlayer.recipes.tasks import Limits, Task, TextFile
+from cutlayer.reports.downstream import CUSTOMER_ONLY, DENOISED
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.wire.messages import Precision
 
-SND, TOKEMB, TEXT = "SnD", "TokEmbPriv", "Text2Text"
-_ROWS: Final = "clipped rows"
-"""What SnD's embeddings are called as they come."""
+CLIPPED, TOKEMB, TEXT = "clipped rows", "TokEmbPriv", "Text2Text"
+"""What leaves, and what embeddings are called that nothing was taken out of."""
+SND, LIGHT, IDS, UNCLIPPED = DENOISED, "SnD, light", "SnD, ids", "SnD, no clip"
+"""Embeddings of clipped rows by the paper's denoiser and by ours, of ids, and of rows as they are."""
 
 
 class Scale(Spec):
@@ -38,7 +42,7 @@ class Scale(Spec):
 
     Attributes:
         texts: Of each split of a task, at most.
-        released: Texts that attacks read, where an eta is looked for.
+        released: Texts that attacks read.
         known: Texts of the attackers' own.
         public: Texts of each public file; `None` takes all.
         steps: Of each denoiser; `batch_size` public texts of an update, each cut to `public_length` tokens.
@@ -55,18 +59,27 @@ class Scale(Spec):
     passes: int = Field(ge=1)
 
 
+class Etas(Spec):
+    """Where a family of models is measured: the paper's etas of its tables 1 to 6, and those of its figures."""
+
+    accuracy: tuple[float, ...] = Field(min_length=1)
+    auc: tuple[float, ...] = Field(min_length=1)
+    read: tuple[float, ...] = Field(min_length=1)
+
+
 class SndConfig(RecipeConfig[Scale]):
     """`configs/snd.yaml`; that file says what each field is for."""
 
     tasks: Annotated[Mapping[str, Task], named("task")]
     public: tuple[TextFile, ...] = Field(min_length=1)
     spared: tuple[TextFile, ...] = ()
-    denoiser: DenoiserKind
-    etas: tuple[float, ...] = Field(min_length=1)
+    precision: Precision
+    etas: Annotated[Mapping[str, Etas], named("kind of model")]
     low_etas: tuple[float, ...] = Field(min_length=1)
     table_1: tuple[str, ...]
     table_4: tuple[str, ...]
     table_13: tuple[str, ...]
+    figure_7: tuple[str, ...]
     equal_leak: tuple[str, ...]
     leaks: tuple[float, ...] = Field(min_length=1)
     between: tuple[float, float]
@@ -79,112 +92,238 @@ LAYOUT = Layout("snd")
 PAPER = read_yaml("papers", "snd")
 
 
-def _denoiser(c: SndConfig, lab: Lab, *, without_answer: bool = False) -> DenoiserCell:
-    scale = c.at(lab.options.size)
-    public = tuple(file.model_copy(update={"texts": scale.public}) for file in c.public)
-    return DenoiserCell(
-        model=lab.model(head=None).fingerprint,
-        releases=DenoisedReleases(mechanism="vector", clip=True),
-        training=DenoiserTraining(
-            kind=c.denoiser,
-            steps=scale.steps,
-            batch_size=scale.batch_size,
-            max_length=scale.public_length,
-            without_answer=without_answer,
-        ),
-        public=public,
-        spared=Spared(tasks=tuple(c.tasks.values()), files=c.spared),
-    )
+@dataclass(frozen=True)
+class _Releases:
+    """One way in which texts leave.
+
+    Attributes:
+        privacy: How they are privatized, by eta.
+        form: The same for those who read them.
+        drawing: The same for those who train denoisers of it.
+    """
+
+    privacy: Callable[[float], PrivacySpec]
+    form: Form
+    drawing: DenoisedReleases
 
 
-def _embedded(c: SndConfig, lab: Lab, task: str, method: str, eta: float) -> EmbeddedCell:
-    """A task's embeddings by a method."""
-    scale = c.at(lab.options.size)
-    privacy: dict[str, PrivacySpec] = {
-        SND: Vector(eta=eta, clip=True), TOKEMB: Vector(eta=eta), TEXT: TextToText(eta=eta)
-    }  # fmt: skip
-    return EmbeddedCell(
-        model=lab.model(head=None).fingerprint,
-        task=Named("task", c.tasks)[task],
-        limits=scale.texts,
-        passes=scale.passes,
-        privacy=privacy[method],
-        method=_ROWS if method == SND else method,
-        denoiser=_denoiser(c, lab) if method == SND else None,
-        control=_denoiser(c, lab, without_answer=True) if method == SND else None,
-    )
+_RELEASES: Final[Mapping[str, _Releases]] = {
+    CLIPPED: _Releases(
+        lambda eta: Vector(eta=eta, clip=True), Form.CLIPPED, DenoisedReleases(mechanism="vector", clip=True)
+    ),
+    TOKEMB: _Releases(lambda eta: Vector(eta=eta), Form.ROWS, DenoisedReleases(mechanism="vector")),
+    TEXT: _Releases(lambda eta: TextToText(eta=eta), Form.ROAD, DenoisedReleases()),
+}
 
 
-_READ: Final = {SND: Form.CLIPPED, TOKEMB: Form.ROWS, TEXT: Form.ROAD}
-"""How a method's texts leave, for those who read them."""
+@dataclass(frozen=True)
+class _Method:
+    """A kind of denoised embeddings.
+
+    Attributes:
+        releases: What they are made of.
+        kind: Of the denoiser.
+        without_answer: Whether it is the control.
+    """
+
+    releases: str
+    kind: DenoiserKind = "paper"
+    without_answer: bool = False
 
 
-def _part(
-    c: SndConfig, lab: Lab, part: str, tasks: tuple[str, ...], etas: tuple[float, ...], methods: tuple[str, ...]
-) -> Part:
-    known, scenarios = Named("task", c.tasks), []
-    for task, eta, method in product(tasks, etas, methods):
-        cell = _embedded(c, lab, task, method, eta)
-        scenarios += Scenario.each(lab.options.seeds, cell, task=known[task].title, eta=eta)
-    claims = [
-        above(
-            f"SnD's AUC exceeds customer-only's: {known[task].title}, eta {eta:g}.",
-            "worth, AUC", {"task": known[task].title, "eta": eta, "method": SND}, refuted_below=True,
+_METHODS: Final[Mapping[str, _Method]] = {
+    SND: _Method(CLIPPED),
+    LIGHT: _Method(CLIPPED, "light"),
+    CUSTOMER_ONLY: _Method(CLIPPED, without_answer=True),
+    IDS: _Method(TEXT),
+    UNCLIPPED: _Method(TOKEMB),
+}
+_OF_ROWS: Final = (SND, LIGHT, CUSTOMER_ONLY)
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Makes cells of a configuration at a size."""
+
+    config: SndConfig
+    lab: Lab
+
+    @property
+    def scale(self) -> Scale:
+        return self.config.at(self.lab.options.size)
+
+    @property
+    def model(self) -> str:
+        return self.lab.model(head=None).fingerprint
+
+    @property
+    def family(self) -> str:
+        """The paper's family whose etas are taken: encoders are BERT's, decoders GPT-2's, encoder-decoders T5's."""
+        return self.lab.model(head=None).family.kind.value
+
+    @property
+    def etas(self) -> Etas:
+        return Named("kind of model", self.config.etas)[self.family]
+
+    def title(self, task: str) -> str:
+        return Named("task", self.config.tasks)[task].title
+
+    def denoiser(self, name: str) -> DenoiserCell:
+        """The denoiser of a method."""
+        c, scale, method = self.config, self.scale, _METHODS[name]
+        return DenoiserCell(
+            model=self.model,
+            releases=_RELEASES[method.releases].drawing,
+            training=DenoiserTraining(
+                kind=method.kind,
+                steps=scale.steps,
+                batch_size=scale.batch_size,
+                max_length=scale.public_length,
+                without_answer=method.without_answer,
+                precision=c.precision,
+            ),
+            public=tuple(file.model_copy(update={"texts": scale.public}) for file in c.public),
+            spared=Spared(tasks=tuple(c.tasks.values()), files=c.spared),
         )
-        for task in tasks for eta in etas
-    ]  # fmt: skip
-    stated = Stated.lines(PAPER[part.replace("-", "_")], percent=(), plain=["accuracy", "AUC", "MSE", "cosine"])
-    return LAYOUT.part(part, scenarios, stated=stated, claims=claims)
+
+    def embedded(self, task: str, releases: str, eta: float, methods: Sequence[str]) -> EmbeddedCell:
+        """A task's embeddings as they come, and by those of some methods that are for such releases."""
+        return EmbeddedCell(
+            model=self.model,
+            task=Named("task", self.config.tasks)[task],
+            limits=self.scale.texts,
+            passes=self.scale.passes,
+            privacy=_RELEASES[releases].privacy(eta),
+            method=releases,
+            denoised=tuple(
+                Denoised(method=name, by=self.denoiser(name)) for name in methods if _METHODS[name].releases == releases
+            ),
+        )
+
+    def worth(self, tasks: Sequence[str], etas: Sequence[float]) -> list[Claim]:
+        """That the vendor's answer is worth something."""
+        return [
+            above(
+                f"SnD's AUC exceeds customer-only's: {self.title(task)}, eta {eta:g}.",
+                "worth, AUC", {"task": self.title(task), "eta": eta, "method": SND}, refuted_below=True,
+            )
+            for task, eta in product(tasks, etas)
+        ]  # fmt: skip
+
+    @property
+    def released(self) -> TextFile:
+        """Texts that leave to be read."""
+        return self.config.released.model_copy(update={"texts": self.scale.released})
+
+    @property
+    def known(self) -> TextFile:
+        """What attackers have."""
+        return self.config.known.model_copy(update={"texts": self.scale.known})
+
+    def part(
+        self,
+        part: str,
+        tasks: Sequence[str],
+        etas: Sequence[float],
+        releases: Sequence[str],
+        methods: Sequence[str],
+        claims: Sequence[Claim],
+    ) -> Part:
+        """Tasks by eta."""
+        scenarios = []
+        for task, eta, left in product(tasks, etas, releases):
+            cell = self.embedded(task, left, eta, methods)
+            scenarios += Scenario.each(self.lab.options.seeds, cell, task=self.title(task), eta=eta)
+        lines = PAPER[part.replace("-", "_")].get(self.family, ())
+        stated = Stated.lines(lines, percent=(), plain=["accuracy", "AUC", "MSE", "cosine"])
+        return LAYOUT.part(part, scenarios, stated=stated, claims=claims)
 
 
 @RECIPE.part("table-1", also=("table-2", "table-3"))
 def table_1(c: SndConfig, lab: Lab) -> Part:
     """Accuracy on downstream tasks, by eta, beside embeddings without noise."""
-    return _part(c, lab, "table-1", c.table_1, c.etas, (SND,))
+    cells = _Cells(c, lab)
+    tasks, etas = c.table_1, cells.etas.accuracy
+    return cells.part("table-1", tasks, etas, (CLIPPED,), _OF_ROWS, cells.worth(tasks, etas))
 
 
 @RECIPE.part("table-4", also=("table-5", "table-6", "table-9", "table-10", "table-11"))
 def table_4(c: SndConfig, lab: Lab) -> Part:
     """AUC, and how near embeddings come to clean ones, beside methods without a denoiser."""
-    return _part(c, lab, "table-4", c.table_4, c.etas, (SND, TOKEMB, TEXT))
+    cells = _Cells(c, lab)
+    tasks, etas = c.table_4, cells.etas.auc
+    return cells.part("table-4", tasks, etas, tuple(_RELEASES), _OF_ROWS, cells.worth(tasks, etas))
 
 
 @RECIPE.part("table-13")
 def table_13(c: SndConfig, lab: Lab) -> Part:
     """Etas at which what leaves carries nothing."""
-    return _part(c, lab, "table-13", c.table_13, c.low_etas, (SND, TEXT))
+    cells = _Cells(c, lab)
+    tasks, etas = c.table_13, c.low_etas
+    return cells.part("table-13", tasks, etas, (CLIPPED, TEXT), _OF_ROWS, cells.worth(tasks, etas))
+
+
+@RECIPE.part("figure-2")
+def figure_2(c: SndConfig, lab: Lab) -> Part:
+    """Tokens that are read of clipped rows by eta: by the paper's attacker, and by the strongest."""
+    cells, scenarios, claims = _Cells(c, lab), list[Scenario](), []
+    for eta in cells.etas.read:
+        cell = ReadCell(
+            model=cells.model, private=cells.released, public=cells.known, form=Form.CLIPPED, eta=eta,
+            attacks=(NEAREST, POSTERIOR),
+        )  # fmt: skip
+        scenarios += Scenario.each(lab.options.seeds, cell, eta=eta)
+        here = {"eta": eta}
+        claims.append(
+            falls(
+                f"The strongest attack reads more of clipped rows than the paper's at eta {eta:g}.", "success",
+                ("strongest", {**here, "attack": POSTERIOR}), ("nearest row", {**here, "attack": NEAREST}),
+            )
+        )  # fmt: skip
+    return LAYOUT.part("figure-2", scenarios, claims=claims)
+
+
+@RECIPE.part("figure-7")
+def figure_7(c: SndConfig, lab: Lab) -> Part:
+    """Rows clipped, and as they are."""
+    cells, claims = _Cells(c, lab), []
+    for task, eta in product(c.figure_7, cells.etas.auc):
+        where = {"task": cells.title(task), "eta": eta}
+        claims.append(
+            falls(
+                f"Clipping raises SnD's AUC: {cells.title(task)}, eta {eta:g}.", "AUC",
+                (SND, {**where, "method": SND}), (UNCLIPPED, {**where, "method": UNCLIPPED}),
+            )
+        )  # fmt: skip
+    return cells.part("figure-7", c.figure_7, cells.etas.auc, (CLIPPED, TOKEMB), (*_OF_ROWS, UNCLIPPED), claims)
 
 
 @RECIPE.part("equal-leak")
 def equal_leak(c: SndConfig, lab: Lab) -> Part:
     """All methods where the strongest attack reads as much of each one's own releases."""
-    scale, known = c.at(lab.options.size), Named("task", c.tasks)
-    released = c.released.model_copy(update={"texts": scale.released})
-    own = c.known.model_copy(update={"texts": scale.known})
-    scenarios: list[Scenario] = []
+    cells, scenarios = _Cells(c, lab), list[Scenario]()
     found: dict[str, dict[float, float]] = {}
-    _denoiser(c, lab).check(lab)  # what is missing is said before etas are looked for, which takes minutes
-    for method, form in _READ.items():
+    cells.denoiser(SND).check(lab)  # what is missing is said before etas are looked for, which takes minutes
+    for releases, each in _RELEASES.items():
         cell = LeakCell(
-            model=lab.model(head=None).fingerprint, private=released, form=form, attacks=(NEAREST, POSTERIOR),
-            public=own, leaks=c.leaks, between=c.between,
+            model=cells.model, private=cells.released, public=cells.known, form=each.form,
+            attacks=(NEAREST, POSTERIOR), leaks=c.leaks, between=c.between,
         )  # fmt: skip
-        found[method] = {point.wanted: point.eta for point in lab.result(cell).points}
-        scenarios += Scenario.each(1, cell, method=method)
+        found[releases] = {point.wanted: point.eta for point in lab.result(cell).points}
+        scenarios += Scenario.each(1, cell, method=releases)
     claims = []
-    for task in c.equal_leak:
-        title = known[task].title
-        for leak in c.leaks:
-            for method in _READ:
-                embedded = _embedded(c, lab, task, method, found[method][leak])
-                scenarios += Scenario.each(lab.options.seeds, embedded, task=title, leak=leak)
-            here = {"task": title, "leak": leak}
-            for metric, other in product(("AUC", "cosine"), (TOKEMB, TEXT)):
-                claims.append(
-                    falls(
-                        f"SnD's {metric} is above {other}'s where {100 * leak:g} % of tokens are read ({title}).",
-                        metric,
-                        (SND, {**here, "method": SND}), (other, {**here, "method": other}),
-                    )
-                )  # fmt: skip
+    for task, leak in product(c.equal_leak, c.leaks):
+        title = cells.title(task)
+        for releases in _RELEASES:
+            embedded = cells.embedded(task, releases, found[releases][leak], (*_OF_ROWS, IDS))
+            scenarios += Scenario.each(lab.options.seeds, embedded, task=title, leak=leak)
+        place = {name: {"task": title, "leak": leak, "method": name} for name in (SND, LIGHT, IDS, TOKEMB, TEXT)}
+        where = f"where {100 * leak:g} % of tokens are read ({title})."
+        for metric, other in product(("AUC", "cosine"), (TOKEMB, TEXT)):
+            said = f"SnD's {metric} is above {other}'s {where}"
+            claims.append(falls(said, metric, (SND, place[SND]), (other, place[other])))
+        said = f"The light denoiser's AUC is the paper's {where}"
+        claims.append(alike(said, "AUC", (SND, place[SND]), (LIGHT, place[LIGHT])))
+        said = f"AUC of denoised ids is not below that of rows {where}"
+        claims.append(not_below(said, "AUC", (SND, place[SND]), (IDS, place[IDS])))
     return LAYOUT.part("equal-leak", scenarios, claims=claims)

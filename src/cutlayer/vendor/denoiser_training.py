@@ -39,7 +39,7 @@ from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining, VendorS
 from cutlayer.vendor.stepwise import OnStep, Stepwise
 from cutlayer.wire import WireType
 from cutlayer.wire.denoisers import Corpus, DenoiserGroup, DenoiserInfo, Distances
-from cutlayer.wire.messages import ArchiveFile
+from cutlayer.wire.messages import ArchiveFile, Precision
 
 _LENGTH = 128
 _KEPT_BACK = 500
@@ -164,7 +164,7 @@ class Pairing:
         table: `[vocabulary, width]`.
         candidates: `[vocabulary]` bool: what tokens may become.
         drawing: How releases are privatized.
-        device: Where embeddings are computed.
+        device: Where embeddings are computed, and denoisers trained.
     """
 
     def __init__(
@@ -177,7 +177,7 @@ class Pairing:
         drawing: DenoisedReleases,
         device: torch.device,
     ) -> None:
-        self._part, self._template, self._device = part, template, device
+        self._part, self._template, self.device = part, template, device
         self.table = table.detach().cpu().float()
         self._wire_type = drawing.wire_type
         self._mechanism = find_mechanism(drawing.noise)
@@ -197,21 +197,31 @@ class Pairing:
     @torch.no_grad()
     def embed(self, rows: Ragged) -> Tensor:
         """`[texts, width]` of rows in the places of tokens."""
-        inputs = self._template.assemble(Tokens((rows,)), table=self.table).to(self._device)
+        inputs = self._template.assemble(Tokens((rows,)), table=self.table).to(self.device)
         embedded: Tensor = self._part(inputs, inputs.inputs_embeds)
-        return embedded.cpu()
+        return embedded.float()
 
-    def batch(self, texts: Ragged, etas: Sequence[float], rng: np.random.Generator) -> Batch:
-        """Public texts, each released at one of some etas."""
+    def batch(
+        self, texts: Ragged, etas: Sequence[float], rng: np.random.Generator, *, unanswered: Denoiser | None = None
+    ) -> Batch:
+        """Public texts, each released at one of some etas.
+
+        Args:
+            texts: Their ids.
+            etas: Which.
+            rng: Draws etas and noise.
+            unanswered: A denoiser that is not given the model's answers, which then are not computed.
+        """
         chosen = np.repeat(rng.choice(np.asarray(etas), size=len(texts)), texts.lengths.numpy())
-        clean = self.table[texts.values]
+        rows = self.table[texts.values]
         released = self.release(texts.values, chosen, rng)
+        clean = self.embed(texts.with_values(rows))
         return Batch(
-            noisy=self.embed(texts.with_values(released)),
-            clean=self.embed(texts.with_values(clean)),
-            rows=texts.with_values(released).padded(0.0),
-            noise=texts.with_values(released - clean).padded(0.0),
-            mask=texts.mask().bool(),
+            noisy=unanswered.unanswered(clean) if unanswered else self.embed(texts.with_values(released)),
+            clean=clean,
+            rows=texts.with_values(released).padded(0.0).to(self.device),
+            noise=texts.with_values(released - rows).padded(0.0).to(self.device),
+            mask=texts.mask().bool().to(self.device),
         )
 
     def correlation(self, ids: Tensor, eta: float, seed: int) -> float:
@@ -377,8 +387,9 @@ class _Training:
     def _about(self) -> dict[str, Any]:
         """JSON that tells this training from others, but for its texts."""
         training = self._spec.model_dump()
-        if not self._spec.without_answer:  # denoisers keep the names that they had before there was a control
-            del training["without_answer"]
+        for name, before in (("without_answer", False), ("precision", Precision.FP32)):
+            if training[name] == before:  # denoisers keep the names that they had before there was a choice
+                del training[name]
         return {
             "fingerprint": self._card.info.fingerprint,
             "embedding": self._card.info.embedding.model_dump(),
@@ -402,17 +413,21 @@ class _Training:
         make_folder(folder)
         denoiser = build_denoiser(self._shape)
         denoiser.draw(spec.seed)
+        denoiser.to(self._pairing.device)
         learnt_from = len(tokens) - len(tokens.kept_back)
         spread = np.arange(min(_SCALED_BY, learnt_from)) * learnt_from // min(_SCALED_BY, learnt_from)
         sample = self._batches(tokens.select(tokens.learnt(spread)), trained_at, [spec.seed, number, spec.steps + 1])
         noisy, clean = zip(*((batch.noisy, batch.clean) for batch in sample), strict=True)
         denoiser.fit_scales(torch.cat(noisy), torch.cat(clean), self._pairing.table)
 
+        unanswered = denoiser if spec.without_answer else None
+
         def loss(step: int) -> Tensor:
             rng = np.random.Generator(np.random.PCG64([spec.seed, number, step]))
             chosen = tokens.learnt(rng.integers(learnt_from, size=spec.batch_size))
-            batch = self._pairing.batch(tokens.select(chosen), trained_at, rng)
-            found = batch.denoised(denoiser, without_answer=spec.without_answer)
+            with torch.autocast(self._pairing.device.type, torch.bfloat16, enabled=spec.precision is Precision.BF16):
+                batch = self._pairing.batch(tokens.select(chosen), trained_at, rng, unanswered=unanswered)
+                found = batch.denoised(denoiser).float()
             missed: Tensor = ((found - batch.clean) / denoiser.scale).square().mean()
             return missed
 
@@ -427,7 +442,7 @@ class _Training:
         denoiser.eval()
         kept = tokens.select(tokens.kept_back)
         told = self._measure(denoiser, self._batches(kept, trained_at, [spec.seed, number, spec.steps]))
-        body = save({name: value.contiguous() for name, value in denoiser.state_dict().items()})
+        body = save({name: value.cpu().contiguous() for name, value in denoiser.state_dict().items()})
         file = ArchiveFile(name=f"group-{number}.safetensors", sha256=hashlib.sha256(body).hexdigest(), size=len(body))
         group = DenoiserGroup(lowest=etas[0], highest=etas[1], trained_at=trained_at, file=file, n=len(kept), **told)
         return group, body

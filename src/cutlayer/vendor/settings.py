@@ -33,7 +33,7 @@ from cutlayer.core.files import write_whole
 from cutlayer.core.setting import Shown, as_in, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.privacy.spec import Vector
-from cutlayer.wire.messages import MAX_CONTROL_BYTES, Form, ModelName, WireType
+from cutlayer.wire.messages import MAX_CONTROL_BYTES, Form, ModelName, Precision, WireType
 
 MIB = 2**20
 GIB = 2**30
@@ -103,6 +103,12 @@ class DenoiserTraining(SettingsSpec):
         help="Tokens of a public text, special tokens included; longer ones lose their end.",
         shown=Shown(DENOISER, unit="tokens", default="128, or the model's limit"),
         ge=1,
+    )
+    precision: Precision = setting(
+        Precision.FP32,
+        help="Of matrix products while training, in the model and the denoiser. bf16: faster where devices multiply "
+        "bf16. Weights, optimiser, losses and what is measured of the denoiser stay fp32.",
+        shown=Shown(DENOISER),
     )
     seed: int = setting(0, help="Of weights, order and noise.", shown=Shown(DENOISER), ge=0, lt=2**63)
     checkpoint_steps: int = setting(

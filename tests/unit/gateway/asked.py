@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, TypeAlias
+from typing import Any, TypeAlias
 
 import httpx
 import numpy as np
@@ -14,6 +14,7 @@ from numpy.typing import NDArray
 from starlette.applications import Starlette
 
 from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.embedding import NONE
 from cutlayer.data import Dataset
 from cutlayer.gateway import GatewaySettings, create_app, make_key
 from cutlayer.privacy import PrivacySpec, TextToText
@@ -48,12 +49,12 @@ class Asking:
 
 @contextmanager
 def gateway_of(
-    client: Client, privacy: PrivacySpec | None = None, *, denoise: bool = False, spec: Any = None, **settings: Any
+    client: Client, privacy: PrivacySpec | None = None, *, denoiser: str = NONE, spec: Any = None, **settings: Any
 ) -> Iterator[Asking]:
     """A gateway of a customer."""
     key = make_key(client.home)
     given = FinetuneSpec(privacy=privacy or TextToText(eta=6), **(spec or {}))
-    app = create_app(client, given, GatewaySettings(**settings), denoise=denoise)
+    app = create_app(client, given, GatewaySettings(**settings), denoiser=denoiser)
     try:
         yield Asking(app, key)
     finally:
@@ -68,17 +69,16 @@ def values_of(answer: httpx.Response) -> list[list[float]]:
     return [each["embedding"] for each in content["data"]]
 
 
-Embed: TypeAlias = Callable[[Client, Dataset, PrivacySpec, bool], NDArray[np.float32]]
-"""Embeds texts, with or without a denoiser."""
+Embed: TypeAlias = Callable[[Client, Dataset, PrivacySpec, str], NDArray[np.float32]]
+"""Embeds texts, with a denoiser (`auto`) or without one (`none`)."""
 
 
-def by_sdk(client: Client, texts: Dataset, privacy: PrivacySpec, denoise: bool) -> NDArray[np.float32]:
+def by_sdk(client: Client, texts: Dataset, privacy: PrivacySpec, denoiser: str) -> NDArray[np.float32]:
     """Embeddings by a call of the SDK's."""
-    denoiser: Literal["auto", "none"] = "auto" if denoise else "none"
     return client.embed(texts, privacy=privacy, denoiser=denoiser, progress=None).values
 
 
-def by_gateway(client: Client, texts: Dataset, privacy: PrivacySpec, denoise: bool) -> NDArray[np.float32]:
+def by_gateway(client: Client, texts: Dataset, privacy: PrivacySpec, denoiser: str) -> NDArray[np.float32]:
     """Embeddings by one request to a gateway."""
-    with gateway_of(client, privacy, denoise=denoise) as asking:
+    with gateway_of(client, privacy, denoiser=denoiser) as asking:
         return np.array(values_of(asking.embed([text for (text,) in texts.texts])), dtype=np.float32)

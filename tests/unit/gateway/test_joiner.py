@@ -22,7 +22,7 @@ from tests.unit.gateway.asked import gateway_of, values_of
 
 
 def asked(*texts: str, eta: float = 6, **spec: Any) -> Asked:
-    return Asked(texts, FinetuneSpec(privacy=TextToText(eta=eta), **spec), denoise=False, cut=False)
+    return Asked(texts, FinetuneSpec(privacy=TextToText(eta=eta), **spec), denoiser="none", cut=False)
 
 
 def batches(client: Client) -> list[int]:

@@ -257,7 +257,7 @@ def test_customer_only_is_not_given_the_answer(
     with closing(client):
         for without_answer in offered:
             spec = EmbedSpec(privacy=Vector(eta=20, clip=True))
-            road = Embeddings.open(client, spec, Silent(), denoise=True, without_answer=without_answer)
+            road = Embeddings.open(client, spec, Silent(), denoiser=offered[without_answer])
             for answer in (infer, lambda *given: 3 * infer(*given) + 1):
                 monkeypatch.setattr(EmbeddingLink, "infer", answer)
                 made[without_answer].append(road.ask(road.read(TEXTS), TEXTS.texts, Silent()).values)
@@ -271,13 +271,12 @@ def test_a_control_serves_no_customer(tiny_model: Path, tmp_path: Path) -> None:
         client.embed(TEXTS, privacy=Vector(eta=20, clip=True), progress=None)
 
 
-def asked(model: Path, folder: Path, *, controls: tuple[bool, ...] = (False, True)) -> tuple[Client, tuple[bool, ...]]:
-    """A customer of a vendor that offers denoisers, and which these are."""
-    for without_answer in controls:
-        trained(folder / "vendor", model, without_answer=without_answer)
+def asked(model: Path, folder: Path, *, controls: tuple[bool, ...] = (False, True)) -> tuple[Client, dict[bool, str]]:
+    """A customer of a vendor that offers denoisers, and their ids."""
+    offered = {each: trained(folder / "vendor", model, without_answer=each).name for each in controls}
     key = vendor.keys.create(folder / "vendor", "tenant")
     transport = LocalTransport(create_app(VendorSettings.load(folder / "vendor")), key)
-    return Client(transport=transport, home=folder / "customer", device="cpu"), controls
+    return Client(transport=transport, home=folder / "customer", device="cpu"), offered
 
 
 @pytest.mark.parametrize("which", ["no denoiser", "another mechanism's", "no labels", "a training"])
@@ -289,7 +288,10 @@ def test_denoisers_that_cannot_be_measured_are_refused(
     folder, given, settings = tmp_path / "none", corpus(40, seed=5), {"objective": "embed"}
     said = r"must be a denoiser's folder: there is no denoiser\.json in it"
     if which == "another mechanism's":
-        folder, said = trained(tmp_path / "vendor", tiny_model, clip=False), "no denoiser for vector with clip"
+        folder, said = (
+            trained(tmp_path / "vendor", tiny_model, clip=False),
+            "is for vector in bf16, and not for vector with clip",
+        )
     elif which == "no labels":
         given, said = Dataset(given.texts), "name their `label_column`"
     elif which == "a training":

@@ -22,6 +22,7 @@ from cutlayer.vendor.denoiser_training import Pairing, PublicTokens, eta_ranges,
 from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire import Form
+from cutlayer.wire.messages import Precision
 from tests.promises.runs import corpus
 
 PUBLIC = corpus(120, seed=9, canaries=False).texts
@@ -87,6 +88,18 @@ def test_a_denoiser_learns(settings: VendorSettings) -> None:
         assert group.denoised.mse < 0.8 * group.noisy.mse
         assert group.denoised.cosine > group.noisy.cosine
         assert group.denoised.mse < 0.8 * group.mean_embedding.mse
+
+
+def test_products_in_bf16_are_near_those_in_fp32(settings: VendorSettings) -> None:
+    found = {}
+    for precision in Precision:
+        spec = DenoiserTraining(steps=60, batch_size=16, borders=(0.2,), precision=precision)
+        made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, spec)
+        found[precision] = made.groups[-1]
+    half, whole = found[Precision.BF16], found[Precision.FP32]
+    assert half.file.sha256 != whole.file.sha256
+    assert half.denoised.mse == pytest.approx(whole.denoised.mse, rel=0.05)
+    assert half.noisy == whole.noisy  # measured in fp32
 
 
 class StopError(Exception):

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import shutil
 import warnings
-from collections.abc import Collection, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Final
@@ -17,6 +17,7 @@ from torch import Tensor
 from cutlayer.core import ConfigError, CutlayerWarning, Fault
 from cutlayer.customer import Client, FinetuneSpec, Progress
 from cutlayer.customer.embed import Embeddings
+from cutlayer.customer.embedding import NONE
 from cutlayer.data import Dataset
 from cutlayer.privacy.spec import NoPrivacy
 from cutlayer.reports.audit.traffic import local_transport
@@ -33,6 +34,7 @@ from cutlayer.reports.downstream import (
 )
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoisers import MANIFEST, read_denoiser
+from cutlayer.wire.denoisers import DenoiserInfo
 
 _TESTED: Final = 0.5
 """Share of the texts that networks are tested on."""
@@ -57,22 +59,36 @@ def measure_embeddings(
         ConfigError: A folder holds no denoiser, or one that is not for this setting.
         DataError: There are too few texts or labels.
     """
-    controls = {_offered(denoiser, folder) for denoiser in denoisers}
+    offered: dict[str, str] = {}
+    for denoiser in denoisers:
+        info = _offered(denoiser, folder)
+        arm = CUSTOMER_ONLY if info.without_answer else DENOISED
+        if offered.setdefault(arm, info.denoiser) != info.denoiser:
+            kind = "control" if info.without_answer else "denoiser"
+            raise ConfigError(
+                [Fault("denoisers", denoiser, f"is a second {kind}")], remedy="Audit one after the other."
+            )
     here = spec.model_copy(update={"model": "model"})
     with warnings.catch_warnings(), closing(local_transport(folder)) as transport:
         # of texts that are cut the run has told
         warnings.simplefilter("ignore", CutlayerWarning)
         client, apart = (Client(transport=transport, home=folder / home) for home in ("customer", "clean"))
-        arms = embedding_arms(texts, here, client, apart, progress, controls=controls)
+        arms = embedding_arms(texts, here, client, apart, progress, denoisers=offered)
     learnt = held_out(len(texts), share=_TESTED, seed=seed)
     spec_of = DownstreamSpec(seeds=tuple(range(seed, seed + _SEEDS)))
     return measure_downstream(arms, arms[CLEAN], numbered(texts.labels or ()), learnt, spec=spec_of)
 
 
 def embedding_arms(
-    texts: Dataset, spec: FinetuneSpec, client: Client, apart: Client, progress: Progress, *, controls: Collection[bool]
+    texts: Dataset,
+    spec: FinetuneSpec,
+    client: Client,
+    apart: Client,
+    progress: Progress,
+    *,
+    denoisers: Mapping[str, str],
 ) -> dict[str, Tensor]:
-    """Embeddings `[n, width]` of texts, by kind: clean, as they come, denoised, and by the control.
+    """Embeddings `[n, width]` of texts, by kind: clean, as they come, and denoised.
 
     Args:
         texts: Single texts.
@@ -80,23 +96,20 @@ def embedding_arms(
         client: A customer of a vendor that offers the denoisers.
         apart: Who asks for clean ones.
         progress: Where to show progress.
-        controls: Which denoisers there are: `False` for one that is given the answer, `True` for the control.
+        denoisers: By what their embeddings are called, their ids; controls are denoisers like others.
 
     Raises:
         ConfigError: A denoiser is not for this setting.
     """
     clear = spec.model_copy(update={"privacy": NoPrivacy()})
     arms = {}
-    for name, asking, given, denoise, without_answer in (
-        (CLEAN, apart, clear, False, False),
-        (NOISY, client, spec, False, False),
-        (DENOISED, client, spec, True, False),
-        (CUSTOMER_ONLY, client, spec, True, True),
+    for name, asking, given, denoiser in (
+        (CLEAN, apart, clear, NONE),
+        (NOISY, client, spec, NONE),
+        *((name, client, spec, each) for name, each in denoisers.items()),
     ):
-        if denoise and without_answer not in controls:
-            continue
         try:
-            road = Embeddings.open(asking, given, progress, denoise=denoise, without_answer=without_answer)
+            road = Embeddings.open(asking, given, progress, denoiser=denoiser)
         except ConfigError as error:
             remedy = "Name denoisers of this model, mechanism and eta (--denoisers), or none."
             raise ConfigError(error.faults or str(error), remedy=remedy) from error
@@ -104,8 +117,8 @@ def embedding_arms(
     return arms
 
 
-def _offered(denoiser: Path, folder: Path) -> bool:
-    """Has the local vendor offer a denoiser; returns whether it is a control."""
+def _offered(denoiser: Path, folder: Path) -> DenoiserInfo:
+    """Has the local vendor offer a denoiser."""
     if not (denoiser / MANIFEST).is_file():
         raise ConfigError(
             [Fault("denoisers", denoiser, f"must be a denoiser's folder: there is no {MANIFEST} in it")],
@@ -114,4 +127,4 @@ def _offered(denoiser: Path, folder: Path) -> bool:
     info = read_denoiser(denoiser)
     place = VendorSettings.load(folder / "vendor").model("model") / "denoisers" / info.denoiser
     shutil.copytree(denoiser, place, dirs_exist_ok=True)
-    return info.without_answer
+    return info
