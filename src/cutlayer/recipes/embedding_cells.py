@@ -119,7 +119,10 @@ class DenoiserCell(Cell):
 
 
 class LeakCell(Cell):
-    """Etas at which the strongest of some attacks reads shares of tokens of a method's releases.
+    """Etas at which the strongest of some attacks reads shares of tokens of a method's releases, beyond chance.
+
+    Whoever guesses the most frequent tokens everywhere reads some of them (7.7 % of film reviews) at any eta: a share
+    that counted these would be reached by no eta.
 
     Attributes:
         private: Texts that are released.
@@ -149,7 +152,9 @@ class LeakCell(Cell):
                 public=self.public, seed=self.seed,
             )  # fmt: skip
             found = [each.outcome for each in lab.result(cell).reads.values()]
-            return max((each.success for each in found if isinstance(each, Measured)), key=lambda each: each.value)
+            return max(
+                (_beyond_chance(each) for each in found if isinstance(each, Measured)), key=lambda each: each.value
+            )
 
         return Leaks(points=tuple(etas_for_recovery(read, self.leaks, between=self.between)))
 
@@ -158,6 +163,11 @@ class LeakCell(Cell):
             axes: dict[str, Level] = {"leak": point.wanted}
             yield Measure("eta", point.eta, axes=axes)
             yield Measure("read", point.read.value, point.read.standard_error, point.read.n, axes=axes)
+
+
+def _beyond_chance(found: Measured) -> Proportion:
+    success = found.success
+    return success.model_copy(update={"value": max(0.0, success.value - found.chance)})
 
 
 class Leaks(Spec):
