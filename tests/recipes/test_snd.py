@@ -6,20 +6,25 @@ import json
 
 import pytest
 
+from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import DataError
 from cutlayer.customer import Silent
 from cutlayer.data import Dataset
-from cutlayer.recipes import RECIPES
+from cutlayer.recipes import RECIPES, inference
+from cutlayer.recipes.attribute_readings import PostsSpec
 from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _but, _folded
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
-from cutlayer.recipes.snd import RECIPE, Etas, Scale
+from cutlayer.recipes.snd import RECIPE, Attributes, Etas, Scale
 from cutlayer.recipes.tasks import Limits, TextFile
+from tests.recipes import test_inference
+from tests.recipes.test_inference import named, posts, write
 from tests.recipes.worlds import sentences, write_split
 from tests.service.tiny import write_tiny_bert
 
 SHIPPED = RECIPE.config
 ETA = 20.0
+OF_POSTS = {"known": "train", "attacked": "test", "public": "train", "columns": {"gender": ("female", "male")}}
 CONFIG = SHIPPED.model_copy(
     update={
         "tasks": {name: SHIPPED.tasks[name] for name in ("mrpc", "cola")},
@@ -30,6 +35,14 @@ CONFIG = SHIPPED.model_copy(
         "table_1": ("cola",),
         "table_4": ("mrpc",),
         "table_13": ("mrpc",),
+        "figure_4": Attributes(
+            posts=(
+                PostsSpec(name="blogs", group="author_id", **OF_POSTS),
+                PostsSpec(name="moments", **OF_POSTS),
+            ),
+            column="gender",
+            attacks=("attribute-mlp",),
+        ),
         "figure_7": ("mrpc",),
         "equal_leak": ("mrpc",),
         "leaks": (0.3,),
@@ -59,6 +72,11 @@ def data(tmp_path_factory):
     # every second public text is one of a task's, in other letters
     ours = [(f" {first.upper()} ", 0) for first, _, _ in sentences(40, seed=5, pairs=True)]
     write_split(folder, "ag_news", "train", [*ours, *sentences(40, seed=77)], ("text", "label"))
+    for place, (part, count) in enumerate((("train", 200), ("test", 90))):
+        rows = posts(count, place, 1000 * place)
+        write(folder, "blogs", part, rows)
+        write(folder, "moments", part, [{"text": "of whom nothing is known", "gender": None}, *rows])
+        write(folder, "wnut17", part, named(600, place))
     return folder
 
 
@@ -69,13 +87,17 @@ def options(model, data, out, **changes):
 @pytest.fixture(scope="module")
 def whole(tiny, data, tmp_path_factory):
     out = tmp_path_factory.mktemp("out")
-    report = RECIPE.using(CONFIG).run(options(tiny, data, out), Silent())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(inference, "RECIPE", inference.RECIPE.using(test_inference.CONFIG))
+        patch.setattr(attributes, "CONTROL_KNOWN", 160)
+        patch.setattr(attributes, "CONTROL_ATTACKED", 160)
+        report = RECIPE.using(CONFIG).run(options(tiny, data, out), Silent())
     return report, json.loads((out / "report.json").read_text())
 
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
-    assert recipe.parts == ("table-1", "table-4", "table-13", "figure-2", "figure-7", "equal-leak")
+    assert recipe.parts == ("table-1", "table-4", "table-13", "figure-2", "figure-4", "figure-7", "equal-leak")
     assert set(SHIPPED.sizes) == set(Size)
     assert json.loads(json.dumps(recipe.show()))["etas"]["encoder"]["auc"] == [50, 100, 500]
 
@@ -123,6 +145,14 @@ def test_more_is_read_by_the_strongest_attack_than_by_the_papers(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "figure-2" and row["metric"] == "success"]
     read = {row["attack"]: row["value"] for row in rows}
     assert read.keys() == {"nearest-neighbour", "maximum-posterior"}
+
+
+def test_attributes_are_inferred_of_clipped_rows(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "figure-4" and row["metric"] == "success"]
+    found = {(row["posts"], row["eta"]): row for row in rows}
+    assert {name for name, _ in found} == {"blogs", "moments"}
+    assert {row["n"] for row in rows} == {80}
+    assert len(found) == 4
 
 
 def test_rows_are_denoised_clipped_and_as_they_are(whole):

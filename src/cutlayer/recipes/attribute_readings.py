@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import gzip
+import itertools
 import json
-import math
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
@@ -38,9 +38,9 @@ from cutlayer.core import DataError, Spec, Tokens
 from cutlayer.customer.releases import Released, identifier, release
 from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
 from cutlayer.data.bins import equal_bins
-from cutlayer.privacy import NoPrivacy, TextToText
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.read_releases import Form
 from cutlayer.recipes.tasks import data_file
 
 _ORDER_SEED = 0
@@ -51,13 +51,17 @@ ENTITIES = ("ner", "ner-clear")
 
 
 class PostsSpec(Spec):
-    """Posts by authors of known attributes; the settings' file says what each field is for."""
+    """Posts by authors of known attributes; the settings' file says what each field is for.
+
+    Attributes:
+        group: Column of the author; empty where nobody knows which posts are one author's.
+    """
 
     name: str
     known: str
     attacked: str
     public: str
-    group: str
+    group: str = ""
     columns: Mapping[str, tuple[str, ...]]
     bins: Mapping[str, int] = {}
 
@@ -134,26 +138,30 @@ class InferenceCell(AttackCell):
     """One attack on what was released of tokens at one eta.
 
     Attributes:
+        form: How texts left.
         eta: Privacy parameter per token; infinite without noise.
     """
 
+    form: Form = Form.ROAD
     eta: float
 
     @property
     def name(self) -> str:
-        return f"{self.about}-eta{self.eta:g}-s{self.seed}"
+        how = "" if self.form is Form.ROAD else f"-{self.form.value.replace(' ', '-')}"
+        return f"{self.about}{how}-eta{self.eta:g}-s{self.seed}"
 
     def run(self, lab: Lab) -> Inferred:
         """Attacks the release at this eta, which cells of one process share."""
         corpus = corpus_of(self, lab)
 
         def made() -> Released:
-            privacy = NoPrivacy() if math.isinf(self.eta) else TextToText(eta=self.eta)
-            folder, home = lab.workspace / f"eta{self.eta:g}-s{self.seed}", lab.home(str(self.seed))
-            model, progress = lab.options.model, lab.progress
-            return release(corpus.sets(), privacy, model=model, home=home, folder=folder, progress=progress)
+            folder = lab.workspace / f"{self.form.value.replace(' ', '-')}-eta{self.eta:g}-s{self.seed}"
+            return release(
+                corpus.sets(), self.form.privacy(self.eta), model=lab.options.model, home=lab.home(str(self.seed)),
+                folder=folder, progress=lab.progress,
+            )  # fmt: skip
 
-        released: Released = lab.once(("released", self.eta, self.seed, self.scale), made)
+        released: Released = lab.once(("released", self.form, self.eta, self.seed, self.scale), made)
         begun = time.monotonic()
         transcript, truth = target_of(self, corpus, released)
         # what is checked on made-up texts does not depend on the noise of these
@@ -220,7 +228,7 @@ class Corpus:
 
     def __init__(self, cell: AttackCell, lab: Lab) -> None:
         self._spec, self._entities, self._lab = cell.posts, cell.entities, lab
-        scale, self.model = cell.scale, lab.model()
+        scale, self.model, self._new = cell.scale, lab.model(), itertools.count()
         most = self.model.template.max_content(1)
         self.content = min(scale.tokens, most)
         asked = {"known": max(scale.labelled), "attacked": scale.attacked, "public": scale.public}
@@ -264,8 +272,13 @@ class Corpus:
     def _read(self, part: str, count: int) -> Dataset:
         posts = self._spec
         path = data_file(self._lab.options.data, posts.name, part)
-        columns = [*posts.columns, *posts.bins, posts.group]
-        dataset = read_dataset(path, text_column="text", attribute_columns=columns)
+        needed = [*posts.bins, *filter(None, [posts.group])]
+        read = read_dataset(path, text_column="text", attribute_columns=needed, copied_columns=[*posts.columns])
+        values = {column: read.attributes[column] for column in posts.columns}
+        told = [
+            all(values[column][row] in names for column, names in posts.columns.items()) for row in range(len(read))
+        ]
+        dataset = read.select([row for row, known in enumerate(told) if known])
         order = torch.randperm(len(dataset), generator=torch.Generator().manual_seed(_ORDER_SEED))[:count].tolist()
         if len(order) < count:
             raise DataError(
@@ -285,10 +298,12 @@ class Corpus:
             values = chosen.attributes[column]
             told = [bins[column][float(value)] for value in values] if column in bins else values
             labels[column] = torch.tensor([names.index(value) for value in told])
-        authors = torch.tensor([int(author) for author in chosen.attributes[self._spec.group]])
+        group = self._spec.group
+        # where nobody knows better, each post is another author's
+        authors = map(int, chosen.attributes[group]) if group else itertools.islice(self._new, len(chosen))
         texts = Dataset(chosen.texts)
         tokens = tokenise(self._left(part, texts), self.model.tokenizer, max_content=self.content)
-        return Posts(texts, tokens, labels, authors)
+        return Posts(texts, tokens, labels, torch.tensor([*authors]))
 
     def _tagged(self, part: str, count: int, content: int) -> tuple[Tokens, Tokens]:
         rows = self._rows(part)[:count]

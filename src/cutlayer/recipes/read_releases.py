@@ -63,6 +63,14 @@ class Form(StrEnum):
     SINGLE = "single precision"
     """As rows with noise that was drawn and added in single precision, as others do."""
 
+    def privacy(self, eta: float) -> PrivacySpec:
+        """How texts that leave over the road in this form are privatized."""
+        if math.isinf(eta):
+            return NoPrivacy()
+        if self is Form.ROAD:
+            return TextToText(eta=eta)
+        return Vector(eta=eta, clip=self is Form.CLIPPED)
+
 
 _BY_ROAD = (Form.ROAD, Form.CLIPPED, Form.ROWS)
 
@@ -216,11 +224,8 @@ def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Tok
     """What a vendor saw of the texts, what they were, what it knows, and how many tokens were replaced."""
     if cell.form not in _BY_ROAD:
         return _made_up(cell, tokens, lab)
-    clip, bits = cell.form is Form.CLIPPED, BITS in cell.attacks
-    privacy: PrivacySpec = NoPrivacy()
-    if math.isfinite(cell.eta):
-        rows = bits or cell.form is not Form.ROAD
-        privacy = Vector(eta=cell.eta, clip=clip) if rows else TextToText(eta=cell.eta)
+    bits = BITS in cell.attacks
+    privacy = (Form.ROWS if bits and cell.form is Form.ROAD else cell.form).privacy(cell.eta)
     wire_type = WireType.FP32 if bits else WireType.BF16
     released = release(
         {_SET: tokens}, privacy, bottom=cell.bottom, wire_type=wire_type, model=lab.options.model,

@@ -7,7 +7,8 @@ Ref: Split-and-Denoise, arXiv:2310.09130.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Annotated, Final
@@ -17,11 +18,13 @@ from pydantic import Field
 from cutlayer.core import Spec
 from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.models import STARTER
-from cutlayer.privacy import PrivacySpec, TextToText, Vector
+from cutlayer.recipes import inference
+from cutlayer.recipes.attribute_readings import InferenceCell, PostsSpec
 from cutlayer.recipes.claims import above, alike, falls, not_below
 from cutlayer.recipes.embedding_cells import Denoised, DenoiserCell, EmbeddedCell, LeakCell, Spared
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
+from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Named, RecipeConfig, named, read_yaml, shipped
 from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form, ReadCell
 from cutlayer.recipes.recipe import Recipe
@@ -67,6 +70,20 @@ class Etas(Spec):
     read: tuple[float, ...] = Field(min_length=1)
 
 
+class Attributes(Spec):
+    """What `figure-4` infers, of which posts; sizes, and texts with entities, are those of recipe `inference`.
+
+    Attributes:
+        posts: Whose, and which attributes are known.
+        column: The attribute.
+        attacks: What infers it.
+    """
+
+    posts: tuple[PostsSpec, ...]
+    column: str
+    attacks: tuple[str, ...]
+
+
 class SndConfig(RecipeConfig[Scale]):
     """`configs/snd.yaml`; that file says what each field is for."""
 
@@ -79,6 +96,7 @@ class SndConfig(RecipeConfig[Scale]):
     table_1: tuple[str, ...]
     table_4: tuple[str, ...]
     table_13: tuple[str, ...]
+    figure_4: Attributes
     figure_7: tuple[str, ...]
     equal_leak: tuple[str, ...]
     leaks: tuple[float, ...] = Field(min_length=1)
@@ -97,22 +115,18 @@ class _Releases:
     """One way in which texts leave.
 
     Attributes:
-        privacy: How they are privatized, by eta.
-        form: The same for those who read them.
+        form: How.
         drawing: The same for those who train denoisers of it.
     """
 
-    privacy: Callable[[float], PrivacySpec]
     form: Form
     drawing: DenoisedReleases
 
 
 _RELEASES: Final[Mapping[str, _Releases]] = {
-    CLIPPED: _Releases(
-        lambda eta: Vector(eta=eta, clip=True), Form.CLIPPED, DenoisedReleases(mechanism="vector", clip=True)
-    ),
-    TOKEMB: _Releases(lambda eta: Vector(eta=eta), Form.ROWS, DenoisedReleases(mechanism="vector")),
-    TEXT: _Releases(lambda eta: TextToText(eta=eta), Form.ROAD, DenoisedReleases()),
+    CLIPPED: _Releases(Form.CLIPPED, DenoisedReleases(mechanism="vector", clip=True)),
+    TOKEMB: _Releases(Form.ROWS, DenoisedReleases(mechanism="vector")),
+    TEXT: _Releases(Form.ROAD, DenoisedReleases()),
 }
 
 
@@ -193,7 +207,7 @@ class _Cells:
             task=Named("task", self.config.tasks)[task],
             limits=self.scale.texts,
             passes=self.scale.passes,
-            privacy=_RELEASES[releases].privacy(eta),
+            privacy=_RELEASES[releases].form.privacy(eta),
             method=releases,
             denoised=tuple(
                 Denoised(method=name, by=self.denoiser(name)) for name in methods if _METHODS[name].releases == releases
@@ -281,6 +295,30 @@ def figure_2(c: SndConfig, lab: Lab) -> Part:
             )
         )  # fmt: skip
     return LAYOUT.part("figure-2", scenarios, claims=claims)
+
+
+@RECIPE.part("figure-4")
+def figure_4(c: SndConfig, lab: Lab) -> Part:
+    """Attributes of authors, inferred of clipped rows by eta."""
+    asked, these, size = c.figure_4, inference.RECIPE.config, lab.options.size
+    scenarios, claims = list[Scenario](), []
+    etas = (*_Cells(c, lab).etas.read, math.inf)
+    for posts, attack in product(asked.posts, asked.attacks):
+        where: dict[str, Level] = {"posts": posts.name, "column": asked.column}
+        for eta in etas:
+            cell = InferenceCell(
+                model=lab.model().fingerprint, posts=posts, entities=these.entities, attack=attack, form=Form.CLIPPED,
+                eta=eta, column=asked.column, labelled=max(these.at(size).labelled), scale=these.at(size),
+            )  # fmt: skip
+            scenarios += Scenario.each(lab.options.seeds, cell, eta=eta, **where)
+        claims.append(
+            falls(
+                f"{attack} infers less of {posts.name} at eta {etas[0]:g} than without noise.", "success",
+                ("no noise", {**where, "attack": attack, "eta": math.inf}),
+                (f"eta {etas[0]:g}", {**where, "attack": attack, "eta": etas[0]}),
+            )
+        )  # fmt: skip
+    return LAYOUT.part("figure-4", scenarios, claims=claims)
 
 
 @RECIPE.part("figure-7")
