@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 
 import pytest
+import torch
 
 from cutlayer.attacks.evaluation import attributes
 from cutlayer.core import DataError
@@ -13,6 +14,7 @@ from cutlayer.data import Dataset
 from cutlayer.recipes import RECIPES, inference
 from cutlayer.recipes.attribute_readings import PostsSpec
 from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _but, _folded
+from cutlayer.recipes.embedding_tasks import score
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.snd import RECIPE, Attributes, Etas, Scale
@@ -44,6 +46,7 @@ CONFIG = SHIPPED.model_copy(
             attacks=("attribute-mlp",),
         ),
         "figure_7": ("mrpc",),
+        "asked": tuple(each for each in SHIPPED.asked if each.kind in ("pairs", "clustering")),
         "equal_leak": ("mrpc",),
         "leaks": (0.3,),
         "between": (20.0, 5000.0),
@@ -77,6 +80,11 @@ def data(tmp_path_factory):
         write(folder, "blogs", part, rows)
         write(folder, "moments", part, [{"text": "of whom nothing is known", "gender": None}, *rows])
         write(folder, "wnut17", part, named(600, place))
+    facts = [
+        {"triples": [["a", "b", "c"]], "references": [text], "category": f"c{number % 3}"}
+        for number, (text, _) in enumerate(sentences(40, seed=3))
+    ]
+    write(folder, "webnlg", "test_seen", facts)
     return folder
 
 
@@ -97,7 +105,7 @@ def whole(tiny, data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
-    assert recipe.parts == ("table-1", "table-4", "table-13", "figure-2", "figure-4", "figure-7", "equal-leak")
+    assert recipe.parts == ("table-1", "table-4", "table-13", "figure-2", "figure-4", "figure-7", "tasks", "equal-leak")
     assert set(SHIPPED.sizes) == set(Size)
     assert json.loads(json.dumps(recipe.show()))["etas"]["encoder"]["auc"] == [50, 100, 500]
 
@@ -153,6 +161,39 @@ def test_attributes_are_inferred_of_clipped_rows(whole):
     assert {name for name, _ in found} == {"blogs", "moments"}
     assert {row["n"] for row in rows} == {80}
     assert len(found) == 4
+
+
+def test_other_uses_of_embeddings_are_scored_by_method(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "tasks"]
+    of = {(row["kind"], row["method"]): row for row in rows}
+    assert {kind for kind, _ in of} == {"pairs", "clustering"}
+    for method in ("clean", "clipped rows", "SnD", "SnD, light", "customer-only", "TokEmbPriv", "Text2Text"):
+        assert 0 <= of["pairs", method]["value"] <= 1
+        assert of["clustering", method]["n"] == 12
+
+
+GOOD = torch.tensor([[1.0, 0.1], [1.0, 0.2], [0.9, 0.0], [0.1, 1.0], [0.2, 1.0], [0.0, 0.9]]).repeat(4, 1)
+CLASSES = ("a", "a", "a", "b", "b", "b") * 4
+
+
+@pytest.mark.parametrize("kind", ["classification", "pairs", "clustering", "retrieval"])
+def test_scores_are_one_for_embeddings_that_tell_and_less_for_those_that_do_not(kind):
+    n, noise = len(GOOD), torch.randn(len(GOOD), 2, generator=torch.Generator().manual_seed(0))
+    rows, good, bad = Dataset(tuple((f"t{place}",) for place in range(n)), CLASSES), GOOD, noise
+    if kind == "pairs":
+        rows = Dataset(tuple((f"t{place}", f"u{place}") for place in range(n)), CLASSES)
+        good = torch.stack([GOOD, torch.tensor([[0.0, 1.0]]).expand(n, -1)], 1)  # b's belong together
+        bad = torch.stack([noise, noise.flip(0)], 1)
+    elif kind == "retrieval":
+        rows = Dataset(tuple((f"t{place}", f"u{place}") for place in range(n)))
+        turned = torch.polar(torch.ones(n), torch.arange(n) * 6.2 / n)
+        apart = torch.stack([turned.real, turned.imag], 1)
+        good, bad = torch.stack([apart, apart], 1), torch.stack([apart, noise], 1)
+    learnt = n // 2 if kind == "classification" else 0
+    assert score(kind, good, rows, learnt=learnt) == pytest.approx((1, 0), abs=1e-6)
+    value, error = score(kind, bad, rows, learnt=learnt)
+    assert value < 0.9
+    assert 0 < error < 0.3
 
 
 def test_rows_are_denoised_clipped_and_as_they_are(whole):

@@ -188,8 +188,8 @@ class Denoised(Spec):
     by: DenoiserCell
 
 
-class EmbeddedCell(Cell):
-    """A task's texts, embedded by a frozen model in one way, and what a small network learns of their labels.
+class EmbeddingCell(Cell):
+    """Texts that are embedded by a frozen model in one way.
 
     Attributes:
         privacy: How they are privatized.
@@ -198,16 +198,44 @@ class EmbeddedCell(Cell):
     """
 
     model: str
-    task: Task
-    limits: Limits
     privacy: PrivacySpec
     method: str
-    passes: int
     denoised: tuple[Denoised, ...] = ()
 
     @property
+    def how(self) -> str:
+        """The way in a few words, for the cell's name."""
+        return f"{self.method.replace(' ', '-')}-eta{self.privacy.eta:g}-s{self.seed}"
+
+    def arms(self, rows: Dataset, lab: Lab) -> dict[str, Tensor]:
+        """Embeddings `[rows, width]`, or `[rows, 2, width]` of pairs, by what they are."""
+        places: dict[str, int] = {}
+        of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
+        texts = Dataset(tuple((text,) for text in places))
+        spec, client = FinetuneSpec(privacy=self.privacy, model=_MODEL), lab.client(f"embeddings-{self.seed}")
+        offered = {each.method: each.by.offer(lab) for each in self.denoised}
+        found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
+        return {name: values[of].squeeze(1) for name, values in found.items()}
+
+    def counts(self, arm: str) -> bool:
+        """Whether this cell is where an arm is told of: clean embeddings, which all cells have, are once."""
+        return arm != CLEAN or self.privacy.clipped
+
+    def called(self, arm: str) -> str:
+        """What an arm is called in tables."""
+        return self.method if arm == NOISY else arm
+
+
+class EmbeddedCell(EmbeddingCell):
+    """What a small network learns of a task's labels from embeddings."""
+
+    task: Task
+    limits: Limits
+    passes: int
+
+    @property
     def name(self) -> str:
-        return f"{self.task.name}-{self.method.replace(' ', '-')}-eta{self.privacy.eta:g}-s{self.seed}"
+        return f"{self.task.name}-{self.how}"
 
     def check(self, lab: Lab) -> None:
         super().check(lab)
@@ -219,26 +247,15 @@ class EmbeddedCell(Cell):
             self.task.read(lab.options.data), (self.limits.train, self.limits.test), strict=True
         ))  # fmt: skip
         rows = Dataset(train.texts + test.texts, (train.labels or ()) + (test.labels or ()))
-        arms = self._arms(rows, lab)
+        arms = self.arms(rows, lab)
         learnt = torch.arange(len(rows)) < len(train)
         spec = DownstreamSpec(seeds=tuple(range(self.seed, self.seed + _SEEDS)), passes=self.passes)
         return measure_downstream(arms, arms[CLEAN], numbered(rows.labels or ()), learnt, spec=spec)
 
-    def _arms(self, rows: Dataset, lab: Lab) -> dict[str, Tensor]:
-        """Embeddings `[rows, width]`, or `[rows, 2, width]` of pairs, by what they are."""
-        places: dict[str, int] = {}
-        of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
-        texts = Dataset(tuple((text,) for text in places))
-        spec, client = FinetuneSpec(privacy=self.privacy, model=_MODEL), lab.client(f"embeddings-{self.seed}")
-        offered = {each.method: each.by.offer(lab) for each in self.denoised}
-        found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
-        return {name: values[of].squeeze(1) for name, values in found.items()}
-
     def measures(self, result: Downstream) -> Iterator[Measure]:
-        called = {NOISY: self.method}
         for arm in result.arms:
-            if arm.name != CLEAN or self.privacy.clipped:  # clean ones once
-                yield from _of_arm(arm, called.get(arm.name, arm.name))
+            if self.counts(arm.name):
+                yield from _of_arm(arm, self.called(arm.name))
         for metric, found in (("worth, accuracy", result.worth_accuracy), ("worth, AUC", result.worth_auc)):
             if found is not None:
                 yield _measure(metric, found, DENOISED)

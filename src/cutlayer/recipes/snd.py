@@ -11,7 +11,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 from pydantic import Field
 
@@ -22,6 +22,7 @@ from cutlayer.recipes import inference
 from cutlayer.recipes.attribute_readings import InferenceCell, PostsSpec
 from cutlayer.recipes.claims import above, alike, falls, not_below
 from cutlayer.recipes.embedding_cells import Denoised, DenoiserCell, EmbeddedCell, LeakCell, Spared
+from cutlayer.recipes.embedding_tasks import Asked, AskedCell
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
@@ -98,6 +99,7 @@ class SndConfig(RecipeConfig[Scale]):
     table_13: tuple[str, ...]
     figure_4: Attributes
     figure_7: tuple[str, ...]
+    asked: tuple[Asked, ...]
     equal_leak: tuple[str, ...]
     leaks: tuple[float, ...] = Field(min_length=1)
     between: tuple[float, float]
@@ -203,16 +205,22 @@ class _Cells:
     def embedded(self, task: str, releases: str, eta: float, methods: Sequence[str]) -> EmbeddedCell:
         """A task's embeddings as they come, and by those of some methods that are for such releases."""
         return EmbeddedCell(
-            model=self.model,
             task=Named("task", self.config.tasks)[task],
             limits=self.scale.texts,
             passes=self.scale.passes,
-            privacy=_RELEASES[releases].form.privacy(eta),
-            method=releases,
-            denoised=tuple(
+            **self.way(releases, eta, methods),
+        )
+
+    def way(self, releases: str, eta: float, methods: Sequence[str]) -> dict[str, Any]:
+        """The same, whatever the texts are: settings of an `EmbeddingCell`."""
+        return {
+            "model": self.model,
+            "privacy": _RELEASES[releases].form.privacy(eta),
+            "method": releases,
+            "denoised": tuple(
                 Denoised(method=name, by=self.denoiser(name)) for name in methods if _METHODS[name].releases == releases
             ),
-        )
+        }
 
     def worth(self, tasks: Sequence[str], etas: Sequence[float]) -> list[Claim]:
         """That the vendor's answer is worth something."""
@@ -334,6 +342,16 @@ def figure_7(c: SndConfig, lab: Lab) -> Part:
             )
         )  # fmt: skip
     return cells.part("figure-7", c.figure_7, cells.etas.auc, (CLIPPED, TOKEMB), (*_OF_ROWS, UNCLIPPED), claims)
+
+
+@RECIPE.part("tasks")
+def tasks(c: SndConfig, lab: Lab) -> Part:
+    """What embeddings are asked for elsewhere: classes, pairs, clusters, search."""
+    cells, scenarios = _Cells(c, lab), list[Scenario]()
+    for asked, eta, releases in product(c.asked, cells.etas.auc, _RELEASES):
+        cell = AskedCell(asked=asked, limits=cells.scale.texts, **cells.way(releases, eta, _OF_ROWS))
+        scenarios += Scenario.each(lab.options.seeds, cell, task=asked.task.title, kind=asked.kind, eta=eta)
+    return LAYOUT.part("tasks", scenarios)
 
 
 @RECIPE.part("equal-leak")
