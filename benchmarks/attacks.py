@@ -20,11 +20,12 @@ import numpy as np
 import torch
 
 from benchmarks.corpora import sentences
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
 from cutlayer.attacks import ATTACKS, Knowledge, Noise, PublicText, Transcript, View
 from cutlayer.attacks.evaluation.traffic import packed, sent
 from cutlayer.attacks.simulate import simulate
 from cutlayer.core import Cut, Tokens
+from cutlayer.core.timing import interleaved
 from cutlayer.data import tokenise
 from cutlayer.models import (
     STARTER,

@@ -31,9 +31,10 @@ import numpy as np
 import torch
 
 from benchmarks.corpora import sentences
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
 from cutlayer import vendor
 from cutlayer.core import Cut, Payload, Rows, Tokens
+from cutlayer.core.timing import interleaved
 from cutlayer.customer import Client
 from cutlayer.privacy import PrivacySpec, TextToText, Vector
 from cutlayer.serving.compute import use_threads

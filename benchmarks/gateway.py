@@ -25,8 +25,9 @@ from pathlib import Path
 from openai import OpenAI
 
 from benchmarks.corpora import sentences
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
 from cutlayer import Client, vendor
+from cutlayer.core.timing import interleaved
 from cutlayer.vendor.process import VendorProcess
 
 ETA = 80

@@ -15,8 +15,9 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.corpora import sentences
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
 from cutlayer.core.executors import executor
+from cutlayer.core.timing import interleaved
 from cutlayer.customer import Client, Draw, PrivatizedText
 from cutlayer.privacy import TextToText
 

@@ -22,7 +22,8 @@ import torch
 from safetensors import safe_open
 from torch import Tensor
 
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
+from cutlayer.core.timing import interleaved
 from cutlayer.privacy import CustomerSecret, DChi, NeighbourSearch, generator
 from cutlayer.privacy.mechanisms import round_to_lattice
 from cutlayer.privacy.neighbours import QUERY_BLOCK

@@ -5,9 +5,7 @@ from __future__ import annotations
 import json
 import os
 import platform
-import statistics
-import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
@@ -15,24 +13,6 @@ import torch
 
 FOLDER = Path(__file__).parent / "results"
 PACKAGES = ("cutlayer", "faiss-cpu", "numpy", "peft", "randomgen", "torch", "transformers")
-
-
-def interleaved(contenders: Mapping[str, Callable[[], object]], *, rounds: int) -> dict[str, float]:
-    """Median seconds of each contender, taking turns so that a busy machine slows all of them.
-
-    Args:
-        contenders: What to time; each is run once before the rounds, to warm up.
-        rounds: How often each is timed.
-    """
-    for run in contenders.values():
-        run()
-    seconds: dict[str, list[float]] = {name: [] for name in contenders}
-    for _ in range(rounds):
-        for name, run in contenders.items():
-            start = time.perf_counter()
-            run()
-            seconds[name].append(time.perf_counter() - start)
-    return {name: statistics.median(times) for name, times in seconds.items()}
 
 
 def write(name: str, ratios: Mapping[str, float | Mapping[str, float]]) -> Path:

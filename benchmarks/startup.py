@@ -18,7 +18,8 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
+from cutlayer.core.timing import interleaved
 from cutlayer.privacy import Ledger
 
 ROUNDS = 10

@@ -14,7 +14,8 @@ import tempfile
 from pathlib import Path
 
 from benchmarks.corpora import sentences
-from benchmarks.results import interleaved, write
+from benchmarks.results import write
+from cutlayer.core.timing import interleaved
 from cutlayer.customer import Client
 from cutlayer.data import load_tagger
 from cutlayer.privacy import Words

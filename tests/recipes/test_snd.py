@@ -51,7 +51,15 @@ CONFIG = SHIPPED.model_copy(
         "leaks": (0.3,),
         "between": (20.0, 5000.0),
         "sizes": {
-            Size.TINY: Scale(texts=Limits(train=24, test=12), released=40, known=120, public=60, steps=3, passes=2)
+            Size.TINY: Scale(
+                texts=Limits(train=24, test=12),
+                released=40,
+                known=120,
+                public=60,
+                steps=3,
+                passes=2,
+                shapes=("minilm",),
+            )
         },
     }
 )
@@ -105,7 +113,17 @@ def whole(tiny, data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
-    assert recipe.parts == ("table-1", "table-4", "table-13", "figure-2", "figure-4", "figure-7", "tasks", "equal-leak")
+    assert recipe.parts == (
+        "table-1",
+        "table-4",
+        "table-13",
+        "figure-2",
+        "figure-4",
+        "figure-7",
+        "tasks",
+        "table-12",
+        "equal-leak",
+    )
     assert set(SHIPPED.sizes) == set(Size)
     assert json.loads(json.dumps(recipe.show()))["etas"]["encoder"]["auc"] == [50, 100, 500]
 
@@ -161,6 +179,16 @@ def test_attributes_are_inferred_of_clipped_rows(whole):
     assert {name for name, _ in found} == {"blogs", "moments"}
     assert {row["n"] for row in rows} == {80}
     assert len(found) == 4
+
+
+def test_what_a_text_costs_stands_beside_the_whole_model(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "table-12" and row["source"] == "here"]
+    of = {(row["method"], row["metric"]): row["value"] for row in rows}
+    assert of["SnD", "of the operations"] == pytest.approx(0.95, abs=0.01)
+    assert of["SnD, light", "of the memory"] == pytest.approx(0.604, abs=0.001)
+    up, down = 128 * 384 * 2, 384 * 4
+    assert up + down < of["SnD", "sent"] < up + down + 400
+    assert of["SnD", "both, seconds"] > of["whole model at home", "seconds"] > 0
 
 
 def test_other_uses_of_embeddings_are_scored_by_method(whole):

@@ -20,7 +20,8 @@ from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.models import STARTER
 from cutlayer.recipes import inference
 from cutlayer.recipes.attribute_readings import InferenceCell, PostsSpec
-from cutlayer.recipes.claims import above, alike, falls, not_below
+from cutlayer.recipes.claims import above, alike, at_most, falls, not_below
+from cutlayer.recipes.denoiser_costs import CostCell
 from cutlayer.recipes.embedding_cells import Denoised, DenoiserCell, EmbeddedCell, LeakCell, Spared
 from cutlayer.recipes.embedding_tasks import Asked, AskedCell
 from cutlayer.recipes.lab import Lab
@@ -51,6 +52,7 @@ class Scale(Spec):
         public: Texts of each public file; `None` takes all.
         steps: Of each denoiser; `batch_size` public texts of an update, each cut to `public_length` tokens.
         passes: Of networks over a task.
+        shapes: Of models whose cost is measured.
     """
 
     texts: Limits
@@ -61,6 +63,7 @@ class Scale(Spec):
     batch_size: int = Field(default=32, ge=1)
     public_length: int | None = Field(default=None, ge=1)
     passes: int = Field(ge=1)
+    shapes: tuple[str, ...] = Field(min_length=1)
 
 
 class Etas(Spec):
@@ -352,6 +355,22 @@ def tasks(c: SndConfig, lab: Lab) -> Part:
         cell = AskedCell(asked=asked, limits=cells.scale.texts, **cells.way(releases, eta, _OF_ROWS))
         scenarios += Scenario.each(lab.options.seeds, cell, task=asked.task.title, kind=asked.kind, eta=eta)
     return LAYOUT.part("tasks", scenarios)
+
+
+@RECIPE.part("table-12", also=("figure-5",))
+def table_12(c: SndConfig, lab: Lab) -> Part:
+    """What a text costs: time, memory, and bytes on the wire, by shape of model."""
+    scenarios, claims = list[Scenario](), []
+    for shape in c.at(lab.options.size).shapes:
+        scenarios += Scenario.each(1, CostCell(shape=shape), shape=shape)
+        claims.append(
+            at_most(
+                f"The paper's denoiser takes no more time than the whole model at home: {shape}.",
+                "of the time", 1.0, {"shape": shape, "method": SND},
+            )
+        )  # fmt: skip
+    stated = Stated.lines(PAPER["table_12"], percent=(), plain=["both, seconds", "sent"])
+    return LAYOUT.part("table-12", scenarios, stated=stated, claims=claims)
 
 
 @RECIPE.part("equal-leak")

@@ -6,9 +6,9 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from benchmarks.snd_cost import SHAPES, counts
 from cutlayer.core.denoiser import TABLE_8, DenoiserSpec, LightDenoiserSpec, PaperDenoiserSpec, light_shape, paper_shape
 from cutlayer.models.denoiser import Denoiser, PaperDenoiser, build_denoiser, sinusoids
+from cutlayer.recipes.denoiser_costs import SHAPES, counts
 
 WIDTH = 10
 SPECS: dict[str, DenoiserSpec] = {
