@@ -13,10 +13,11 @@ from cutlayer.customer import Silent
 from cutlayer.data import Dataset
 from cutlayer.recipes import RECIPES, inference
 from cutlayer.recipes.attribute_readings import PostsSpec
-from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _but, _folded
+from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _folded, but
 from cutlayer.recipes.embedding_tasks import score
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
+from cutlayer.recipes.server_denoiser import ServerDenoiserCell
 from cutlayer.recipes.snd import RECIPE, Attributes, Etas, Scale
 from cutlayer.recipes.tasks import Limits, TextFile
 from tests.recipes import test_inference
@@ -26,6 +27,10 @@ from tests.service.tiny import write_tiny_bert
 
 SHIPPED = RECIPE.config
 ETA = 20.0
+PARTS = {
+    *("table-1", "table-4", "table-12", "table-13", "figure-2", "figure-4", "figure-6", "figure-7"),
+    *("tasks", "equal-leak"),
+}
 OF_POSTS = {"known": "train", "attacked": "test", "public": "train", "columns": {"gender": ("female", "male")}}
 CONFIG = SHIPPED.model_copy(
     update={
@@ -45,6 +50,7 @@ CONFIG = SHIPPED.model_copy(
             column="gender",
             attacks=("attribute-mlp",),
         ),
+        "figure_6": ("mrpc",),
         "figure_7": ("mrpc",),
         "asked": tuple(each for each in SHIPPED.asked if each.kind in ("pairs", "clustering")),
         "equal_leak": ("mrpc",),
@@ -113,17 +119,7 @@ def whole(tiny, data, tmp_path_factory):
 
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
-    assert recipe.parts == (
-        "table-1",
-        "table-4",
-        "table-13",
-        "figure-2",
-        "figure-4",
-        "figure-7",
-        "tasks",
-        "table-12",
-        "equal-leak",
-    )
+    assert set(recipe.parts) == PARTS
     assert set(SHIPPED.sizes) == set(Size)
     assert json.loads(json.dumps(recipe.show()))["etas"]["encoder"]["auc"] == [50, 100, 500]
 
@@ -224,6 +220,26 @@ def test_scores_are_one_for_embeddings_that_tell_and_less_for_those_that_do_not(
     assert 0 < error < 0.3
 
 
+def test_a_denoiser_at_the_vendor_stands_beside_the_one_at_home(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "figure-6"]
+    of = {(row["method"], row["metric"]): row for row in rows}
+    assert {"SnD", "server", "clean"} <= {method for method, _ in of}
+    assert of["server", "AUC"]["n"] == 12
+    assert of["server", "bound's exponent"]["value"] > 0
+
+
+def test_a_denoiser_of_rows_finds_them_in_little_noise_and_not_in_much(whole, tiny, data, tmp_path):
+    (cell,) = [each["cell"] for each in whole[1]["cells"] if {"eta", "releases", "training"} <= each["cell"].keys()]
+    given = ServerDenoiserCell.model_validate(cell)
+    training = given.training.model_copy(update={"steps": 300, "batch_size": 16, "precision": "fp32"})
+    with Lab(options(tiny, data, tmp_path)) as lab:
+        missed = {
+            eta: given.model_copy(update={"eta": eta, "training": training}).run(lab).missed for eta in (0.01, 1e5)
+        }
+    assert missed[1e5] < 0.5
+    assert 0.9 < missed[0.01] < 1.1
+
+
 def test_rows_are_denoised_clipped_and_as_they_are(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "figure-7" and row["metric"] == "AUC"]
     assert {"SnD", "SnD, no clip"} <= {row["method"] for row in rows}
@@ -231,11 +247,11 @@ def test_rows_are_denoised_clipped_and_as_they_are(whole):
 
 def test_denoisers_learn_from_no_text_of_a_task(whole, tiny, data, tmp_path):
     given = Dataset(((" W1  w2 ",), ("w3",)))
-    assert _but(given, frozenset([_folded("w1 W2")])) == [("w3",)]
+    assert but(given, frozenset([_folded("w1 W2")])) == [("w3",)]
     cells = [each["cell"] for each in whole[1]["cells"] if each["cell"].get("denoised")]
     with Lab(options(tiny, data, tmp_path)) as lab:
         cell = DenoiserCell.model_validate(cells[0]["denoised"][0]["by"])
-        (kept,) = [_but(file.read(data), cell.spared.texts(lab)) for file in cell.public]
+        (kept,) = [but(file.read(data), cell.spared.texts(lab)) for file in cell.public]
     assert 0 < len(kept) <= 20  # of 60, forty are a task's
     assert cell.spared.tasks == tuple(CONFIG.tasks.values())
 

@@ -159,7 +159,7 @@ class PaperDenoiser(Denoiser):
         super().__init__(spec)
         self.kinds = nn.Parameter(torch.empty(3, spec.width)) if spec.placed else None
         self.layers = nn.ModuleList(
-            _Block(spec.width, d_ff=spec.d_ff, d_kv=spec.d_kv, n_head=spec.n_head) for _ in range(spec.layers)
+            DenoiserBlock(spec.width, d_ff=spec.d_ff, d_kv=spec.d_kv, n_head=spec.n_head) for _ in range(spec.layers)
         )
 
     def denoise(self, noisy: Tensor, rows: Tensor, noise: Tensor, mask: Tensor) -> Tensor:
@@ -195,7 +195,8 @@ class LightDenoiser(Denoiser):
         self.rows = nn.Linear(spec.width, inner, bias=False)
         self.noisy = nn.Linear(spec.width, inner)
         self.layers = nn.ModuleList(
-            _Block(inner, d_ff=4 * inner, d_kv=inner // spec.n_head, n_head=spec.n_head) for _ in range(spec.layers)
+            DenoiserBlock(inner, d_ff=4 * inner, d_kv=inner // spec.n_head, n_head=spec.n_head)
+            for _ in range(spec.layers)
         )
         self.token_norm = nn.LayerNorm(inner)
         self.weights = nn.Linear(inner, spec.means)
@@ -233,8 +234,15 @@ def build_denoiser(spec: DenoiserSpec) -> Denoiser:
     raise TypeError(f"there is no denoiser of kind {type(spec).__name__}")
 
 
-class _Block(nn.Module):
-    """Attention and a two-layer map, added to what came in side by side (SnD eq. 7 and 8)."""
+class DenoiserBlock(nn.Module):
+    """Attention and a two-layer map, added to what came in side by side (SnD eq. 7 and 8).
+
+    Args:
+        width: Of hidden states.
+        d_ff: Of the map.
+        d_kv: Of a head.
+        n_head: Heads.
+    """
 
     def __init__(self, width: int, *, d_ff: int, d_kv: int, n_head: int) -> None:
         super().__init__()
@@ -247,6 +255,7 @@ class _Block(nn.Module):
         self.proj = nn.Linear(d_ff, width)
 
     def forward(self, hidden: Tensor, seen: Tensor) -> Tensor:
+        """Hidden states `[batch, seq, width]`, of which those that are `seen` (bool, a mask of attention) count."""
         normed = self.attention_norm(hidden)
         query, key, value = (
             each(normed).unflatten(-1, (self._heads, -1)).transpose(1, 2) for each in (self.query, self.key, self.value)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from typing import Final
 
 import torch
@@ -19,7 +19,7 @@ from cutlayer.privacy import PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.read_releases import Form, ReadCell
-from cutlayer.recipes.tasks import Limits, Task, TextFile, at_most, data_file
+from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
 from cutlayer.reports import Leaking, etas_for_recovery
 from cutlayer.reports.audit.embeddings import embedding_arms
 from cutlayer.reports.downstream import (
@@ -83,7 +83,7 @@ class DenoiserCell(Cell):
         if not (folder / "vendor.json").exists():
             vendor.init(folder, models=[f"{_MODEL}={lab.options.model}"])
         spared = lab.once(self.spared, lambda: self.spared.texts(lab))
-        sources = [_but(file.read(lab.options.data), spared) for file in self.public]
+        sources = [but(file.read(lab.options.data), spared) for file in self.public]
         settings = VendorSettings.load(folder)
         training = self.training.model_copy(update={"seed": self.seed})
         info = train_denoisers(
@@ -209,9 +209,7 @@ class EmbeddingCell(Cell):
 
     def arms(self, rows: Dataset, lab: Lab) -> dict[str, Tensor]:
         """Embeddings `[rows, width]`, or `[rows, 2, width]` of pairs, by what they are."""
-        places: dict[str, int] = {}
-        of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
-        texts = Dataset(tuple((text,) for text in places))
+        texts, of = singly(rows)
         spec, client = FinetuneSpec(privacy=self.privacy, model=_MODEL), lab.client(f"embeddings-{self.seed}")
         offered = {each.method: each.by.offer(lab) for each in self.denoised}
         found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
@@ -243,25 +241,43 @@ class EmbeddedCell(EmbeddingCell):
             data_file(lab.options.data, self.task.name, part)
 
     def run(self, lab: Lab) -> Downstream:
-        train, test = (at_most(each, most) for each, most in zip(
-            self.task.read(lab.options.data), (self.limits.train, self.limits.test), strict=True
-        ))  # fmt: skip
-        rows = Dataset(train.texts + test.texts, (train.labels or ()) + (test.labels or ()))
-        arms = self.arms(rows, lab)
-        learnt = torch.arange(len(rows)) < len(train)
-        spec = DownstreamSpec(seeds=tuple(range(self.seed, self.seed + _SEEDS)), passes=self.passes)
-        return measure_downstream(arms, arms[CLEAN], numbered(rows.labels or ()), learnt, spec=spec)
+        rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
+        return learnt_from(self.arms(rows, lab), rows, learnt, seed=self.seed, passes=self.passes)
 
     def measures(self, result: Downstream) -> Iterator[Measure]:
         for arm in result.arms:
             if self.counts(arm.name):
-                yield from _of_arm(arm, self.called(arm.name))
+                yield from of_arm(arm, self.called(arm.name))
         for metric, found in (("worth, accuracy", result.worth_accuracy), ("worth, AUC", result.worth_auc)):
             if found is not None:
                 yield _measure(metric, found, DENOISED)
 
 
-def _of_arm(arm: Arm, method: str) -> Iterator[Measure]:
+def singly(rows: Dataset) -> tuple[Dataset, Tensor]:
+    """The texts of some rows, each once, and `[rows, texts of a row]`: which of them each row has."""
+    places: dict[str, int] = {}
+    of = torch.tensor([[places.setdefault(text, len(places)) for text in row] for row in rows.texts])
+    return Dataset(tuple((text,) for text in places)), of
+
+
+def learnt_from(arms: Mapping[str, Tensor], rows: Dataset, learnt: int, *, seed: int, passes: int) -> Downstream:
+    """What small networks learn of labels from each kind of embeddings.
+
+    Args:
+        arms: Embeddings of the rows by what they are, clean ones among them.
+        rows: With labels.
+        learnt: How many, at the beginning, are learnt from.
+        seed: Of the first of the networks.
+        passes: Of each.
+    """
+    spec = DownstreamSpec(seeds=tuple(range(seed, seed + _SEEDS)), passes=passes)
+    return measure_downstream(
+        arms, arms[CLEAN], numbered(rows.labels or ()), torch.arange(len(rows)) < learnt, spec=spec
+    )
+
+
+def of_arm(arm: Arm, method: str) -> Iterator[Measure]:
+    """The numbers of embeddings of one kind, called a method's."""
     for metric, found in (("accuracy", arm.accuracy), ("AUC", arm.auc), ("MSE", arm.mse), ("cosine", arm.cosine)):
         if found is not None:
             yield _measure(metric, found, method)
@@ -272,7 +288,7 @@ def _measure(metric: str, found: Mean, method: str) -> Measure:
     return Measure(metric, found.value, (high - low) / 3.92, found.n, low, high, axes={"method": method})
 
 
-def _but(texts: Dataset, spared: frozenset[str]) -> list[tuple[str, ...]]:
+def but(texts: Dataset, spared: frozenset[str]) -> list[tuple[str, ...]]:
     """Rows that are none of these texts."""
     return [row for row in texts.texts if _folded(row[0]) not in spared]
 

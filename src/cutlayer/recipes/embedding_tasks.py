@@ -46,11 +46,7 @@ class Asked(Spec):
     def read(self, folder: Path, limits: Limits) -> tuple[Dataset, int]:
         """Its rows, and how many of them, at the beginning, are learnt from."""
         if self.kind == "classification":
-            train, test = (
-                at_most(each, most)
-                for each, most in zip(self.task.read(folder), (limits.train, limits.test), strict=True)
-            )
-            return Dataset(train.texts + test.texts, (train.labels or ()) + (test.labels or ())), len(train)
+            return self.task.read_at_most(folder, limits)
         path = data_file(folder, self.task.name, self.task.test)
         first, *second = self.task.text_columns
         if self.task.name == "webnlg":

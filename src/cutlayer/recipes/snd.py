@@ -30,6 +30,7 @@ from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Named, RecipeConfig, named, read_yaml, shipped
 from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form, ReadCell
 from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.server_denoiser import SERVER, ServerDenoiserCell
 from cutlayer.recipes.study import Claim, Part, Scenario, Stated
 from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.reports.downstream import CUSTOMER_ONLY, DENOISED
@@ -101,6 +102,7 @@ class SndConfig(RecipeConfig[Scale]):
     table_4: tuple[str, ...]
     table_13: tuple[str, ...]
     figure_4: Attributes
+    figure_6: tuple[str, ...]
     figure_7: tuple[str, ...]
     asked: tuple[Asked, ...]
     equal_leak: tuple[str, ...]
@@ -259,7 +261,7 @@ class _Cells:
         for task, eta, left in product(tasks, etas, releases):
             cell = self.embedded(task, left, eta, methods)
             scenarios += Scenario.each(self.lab.options.seeds, cell, task=self.title(task), eta=eta)
-        lines = PAPER[part.replace("-", "_")].get(self.family, ())
+        lines = PAPER.get(part.replace("-", "_"), {}).get(self.family, ())
         stated = Stated.lines(lines, percent=(), plain=["accuracy", "AUC", "MSE", "cosine"])
         return LAYOUT.part(part, scenarios, stated=stated, claims=claims)
 
@@ -330,6 +332,29 @@ def figure_4(c: SndConfig, lab: Lab) -> Part:
             )
         )  # fmt: skip
     return LAYOUT.part("figure-4", scenarios, claims=claims)
+
+
+@RECIPE.part("figure-6")
+def figure_6(c: SndConfig, lab: Lab) -> Part:
+    """A denoiser where noise is not known, at the vendor."""
+    cells, etas = _Cells(c, lab), _Cells(c, lab).etas.auc
+    home = cells.part("figure-6", c.figure_6, etas, (CLIPPED,), _OF_ROWS, ())
+    by, scenarios, claims = cells.denoiser(SND), list(home.scenarios), []
+    for task, eta in product(c.figure_6, etas):
+        cell = ServerDenoiserCell(
+            **by.model_dump(include={"model"}), releases=by.releases, training=by.training, public=by.public,
+            spared=by.spared, task=Named("task", c.tasks)[task], limits=cells.scale.texts, passes=cells.scale.passes,
+            eta=eta,
+        )  # fmt: skip
+        where: dict[str, Level] = {"task": cells.title(task), "eta": eta}
+        scenarios += Scenario.each(lab.options.seeds, cell, **where)
+        claims.append(
+            falls(
+                f"SnD's AUC is above that of a denoiser at the vendor: {cells.title(task)}, eta {eta:g}.", "AUC",
+                (SND, {**where, "method": SND}), (SERVER, {**where, "method": SERVER}),
+            )
+        )  # fmt: skip
+    return LAYOUT.part("figure-6", scenarios, claims=claims)
 
 
 @RECIPE.part("figure-7")

@@ -161,6 +161,13 @@ class Task(Spec):
         )
         return train, test
 
+    def read_at_most(self, folder: Path, limits: Limits) -> tuple[Dataset, int]:
+        """Rows of both files as one data set, those to train on first, so many at most; and how many these are."""
+        train, test = (
+            at_most(each, most) for each, most in zip(self.read(folder), (limits.train, limits.test), strict=True)
+        )
+        return Dataset(train.texts + test.texts, (train.labels or ()) + (test.labels or ())), len(train)
+
 
 @dataclass(frozen=True)
 class Splits:

@@ -232,6 +232,25 @@ class Pairing:
         return float(nn.functional.cosine_similarity(rows, released).mean())
 
 
+def pairing_of(catalogue: Catalogue, model: str, drawing: DenoisedReleases) -> Pairing:
+    """That of one of a vendor's models.
+
+    Args:
+        catalogue: The vendor's.
+        model: The model.
+        drawing: How releases are privatized.
+    """
+    table = catalogue.table(model)
+    return Pairing(
+        catalogue.embeddings(model, Cut(bottom=0)),
+        catalogue.card(model).template,
+        table,
+        candidate_tokens(catalogue.tokenizer(model), vocab_size=len(table)),
+        drawing=drawing,
+        device=catalogue.device,
+    )
+
+
 @dataclass(frozen=True)
 class Batch:
     """Public texts as a denoiser meets them, and what it is to find: `clean`, `[texts, width]`."""
@@ -335,15 +354,7 @@ class _Training:
         self._card, self._spec, self._drawing = catalogue.card(model), spec, drawing
         self._tokenizer = catalogue.tokenizer(model)
         self._template = self._card.template
-        table = catalogue.table(model)
-        self._pairing = Pairing(
-            catalogue.embeddings(model, Cut(bottom=0)),
-            self._template,
-            table,
-            candidate_tokens(self._tokenizer, vocab_size=len(table)),
-            drawing=drawing,
-            device=catalogue.device,
-        )
+        self._pairing = pairing_of(catalogue, model, drawing)
         self._folder = settings.model(model) / "denoisers"
         self._shape = self._shape_of()
 
