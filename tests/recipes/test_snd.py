@@ -240,6 +240,17 @@ def test_a_denoiser_of_rows_finds_them_in_little_noise_and_not_in_much(whole, ti
     assert 0.9 < missed[0.01] < 1.1
 
 
+def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, data, tmp_path):
+    config = CONFIG.model_copy(update={"noise": "snd-code"})
+    report = RECIPE.using(config).run(options(tiny, data, tmp_path, only=("table-13", "figure-2")), Silent())
+    assert report.failures == {}
+    cells = [each["cell"] for each in json.loads((tmp_path / "report.json").read_text())["cells"]]
+    assert all(cell.get("noise", "snd-code") == "snd-code" for cell in cells)
+    of_rows = [cell for cell in cells if cell.get("denoised")]
+    assert {cell["privacy"]["noise"] for cell in of_rows} == {"snd-code"}
+    assert {each["by"]["releases"]["noise"] for cell in of_rows for each in cell["denoised"]} == {"snd-code"}
+
+
 def test_rows_are_denoised_clipped_and_as_they_are(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "figure-7" and row["metric"] == "AUC"]
     assert {"SnD", "SnD, no clip"} <= {row["method"] for row in rows}

@@ -40,7 +40,7 @@ from cutlayer.data import Dataset, read_dataset, tokenise, tokenise_words
 from cutlayer.data.bins import equal_bins
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
-from cutlayer.recipes.read_releases import Form
+from cutlayer.recipes.read_releases import Form, of_mechanism
 from cutlayer.recipes.tasks import data_file
 
 _ORDER_SEED = 0
@@ -140,10 +140,12 @@ class InferenceCell(AttackCell):
     Attributes:
         form: How texts left.
         eta: Privacy parameter per token; infinite without noise.
+        noise: Whose noise is drawn, by the mechanism's name.
     """
 
     form: Form = Form.ROAD
     eta: float
+    noise: str = of_mechanism()
 
     @property
     def name(self) -> str:
@@ -157,11 +159,11 @@ class InferenceCell(AttackCell):
         def made() -> Released:
             folder = lab.workspace / f"{self.form.value.replace(' ', '-')}-eta{self.eta:g}-s{self.seed}"
             return release(
-                corpus.sets(), self.form.privacy(self.eta), model=lab.options.model, home=lab.home(str(self.seed)),
-                folder=folder, progress=lab.progress,
+                corpus.sets(), self.form.privacy(self.eta, self.noise), model=lab.options.model,
+                home=lab.home(str(self.seed)), folder=folder, progress=lab.progress,
             )  # fmt: skip
 
-        released: Released = lab.once(("released", self.form, self.eta, self.seed, self.scale), made)
+        released: Released = lab.once(("released", self.form, self.eta, self.noise, self.seed, self.scale), made)
         begun = time.monotonic()
         transcript, truth = target_of(self, corpus, released)
         # what is checked on made-up texts does not depend on the noise of these

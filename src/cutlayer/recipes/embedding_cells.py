@@ -18,7 +18,7 @@ from cutlayer.data import Dataset
 from cutlayer.privacy import PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
-from cutlayer.recipes.read_releases import Form, ReadCell
+from cutlayer.recipes.read_releases import Form, ReadCell, of_mechanism
 from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
 from cutlayer.reports import Leaking, etas_for_recovery
 from cutlayer.reports.audit.embeddings import embedding_arms
@@ -127,6 +127,7 @@ class LeakCell(Cell):
     Attributes:
         private: Texts that are released.
         form: How.
+        noise: Whose noise is drawn, by the mechanism's name.
         attacks: Those that are asked at each eta; the one that reads the most counts.
         public: The attackers' own text.
         leaks: The shares.
@@ -136,6 +137,7 @@ class LeakCell(Cell):
     model: str
     private: TextFile
     form: Form
+    noise: str = of_mechanism()
     attacks: tuple[str, ...]
     public: TextFile
     leaks: tuple[float, ...]
@@ -148,7 +150,7 @@ class LeakCell(Cell):
     def run(self, lab: Lab) -> Leaks:
         def read(eta: float) -> Proportion:
             cell = ReadCell(
-                model=self.model, private=self.private, form=self.form, eta=eta, attacks=self.attacks,
+                model=self.model, private=self.private, form=self.form, eta=eta, noise=self.noise, attacks=self.attacks,
                 public=self.public, seed=self.seed,
             )  # fmt: skip
             found = [each.outcome for each in lab.result(cell).reads.values()]

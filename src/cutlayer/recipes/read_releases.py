@@ -7,9 +7,11 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 from enum import StrEnum
+from typing import Any
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from cutlayer.attacks import (
@@ -38,6 +40,7 @@ from cutlayer.core import ConfigError, Cut, Fault, Payload, Spec, Tokens
 from cutlayer.customer.releases import identifier, release
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.privacy.mechanisms import DChi
+from cutlayer.privacy.spec import D_CHI
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.tasks import TextFile
@@ -63,13 +66,18 @@ class Form(StrEnum):
     SINGLE = "single precision"
     """As rows with noise that was drawn and added in single precision, as others do."""
 
-    def privacy(self, eta: float) -> PrivacySpec:
-        """How texts that leave over the road in this form are privatized."""
+    def privacy(self, eta: float, noise: str = D_CHI) -> PrivacySpec:
+        """How texts that leave over the road in this form are privatized, with some mechanism's noise."""
         if math.isinf(eta):
             return NoPrivacy()
         if self is Form.ROAD:
-            return TextToText(eta=eta)
-        return Vector(eta=eta, clip=self is Form.CLIPPED)
+            return TextToText(eta=eta, noise=noise)
+        return Vector(eta=eta, noise=noise, clip=self is Form.CLIPPED)
+
+
+def of_mechanism() -> Any:
+    """A cell's field for whose noise is drawn; cells keep the names that they had before there was a choice."""
+    return Field(default=D_CHI, exclude_if=lambda noise: bool(noise == D_CHI))
 
 
 _BY_ROAD = (Form.ROAD, Form.CLIPPED, Form.ROWS)
@@ -82,6 +90,7 @@ class ReadCell(Cell):
         private: The texts.
         bottom: Blocks at the customer.
         eta: Privacy parameter; infinite without noise.
+        noise: Whose noise is drawn, by the mechanism's name.
         public: The attacker's own text; `None` for attacks that need none.
         map_tokens: Of it, what a linear map is fitted on.
     """
@@ -91,6 +100,7 @@ class ReadCell(Cell):
     form: Form = Form.ROAD
     bottom: int = 0
     eta: float = math.inf
+    noise: str = of_mechanism()
     attacks: tuple[str, ...]
     public: TextFile | None = None
     map_tokens: int | None = None
@@ -225,7 +235,7 @@ def _released(cell: ReadCell, tokens: Tokens, lab: Lab) -> tuple[Transcript, Tok
     if cell.form not in _BY_ROAD:
         return _made_up(cell, tokens, lab)
     bits = BITS in cell.attacks
-    privacy = (Form.ROWS if bits and cell.form is Form.ROAD else cell.form).privacy(cell.eta)
+    privacy = (Form.ROWS if bits and cell.form is Form.ROAD else cell.form).privacy(cell.eta, cell.noise)
     wire_type = WireType.FP32 if bits else WireType.BF16
     released = release(
         {_SET: tokens}, privacy, bottom=cell.bottom, wire_type=wire_type, model=lab.options.model,

@@ -96,6 +96,7 @@ class SndConfig(RecipeConfig[Scale]):
     public: tuple[TextFile, ...] = Field(min_length=1)
     spared: tuple[TextFile, ...] = ()
     precision: Precision
+    noise: str
     etas: Annotated[Mapping[str, Etas], named("kind of model")]
     low_etas: tuple[float, ...] = Field(min_length=1)
     table_1: tuple[str, ...]
@@ -194,7 +195,7 @@ class _Cells:
         c, scale, method = self.config, self.scale, _METHODS[name]
         return DenoiserCell(
             model=self.model,
-            releases=_RELEASES[method.releases].drawing,
+            releases=_RELEASES[method.releases].drawing.model_copy(update={"noise": c.noise}),
             training=DenoiserTraining(
                 kind=method.kind,
                 steps=scale.steps,
@@ -220,7 +221,7 @@ class _Cells:
         """The same, whatever the texts are: settings of an `EmbeddingCell`."""
         return {
             "model": self.model,
-            "privacy": _RELEASES[releases].form.privacy(eta),
+            "privacy": _RELEASES[releases].form.privacy(eta, self.config.noise),
             "method": releases,
             "denoised": tuple(
                 Denoised(method=name, by=self.denoiser(name)) for name in methods if _METHODS[name].releases == releases
@@ -297,7 +298,7 @@ def figure_2(c: SndConfig, lab: Lab) -> Part:
     for eta in cells.etas.read:
         cell = ReadCell(
             model=cells.model, private=cells.released, public=cells.known, form=Form.CLIPPED, eta=eta,
-            attacks=(NEAREST, POSTERIOR),
+            noise=c.noise, attacks=(NEAREST, POSTERIOR),
         )  # fmt: skip
         scenarios += Scenario.each(lab.options.seeds, cell, eta=eta)
         here = {"eta": eta}
@@ -321,7 +322,8 @@ def figure_4(c: SndConfig, lab: Lab) -> Part:
         for eta in etas:
             cell = InferenceCell(
                 model=lab.model().fingerprint, posts=posts, entities=these.entities, attack=attack, form=Form.CLIPPED,
-                eta=eta, column=asked.column, labelled=max(these.at(size).labelled), scale=these.at(size),
+                eta=eta, noise=c.noise, column=asked.column, labelled=max(these.at(size).labelled),
+                scale=these.at(size),
             )  # fmt: skip
             scenarios += Scenario.each(lab.options.seeds, cell, eta=eta, **where)
         claims.append(
@@ -407,7 +409,7 @@ def equal_leak(c: SndConfig, lab: Lab) -> Part:
     for releases, each in _RELEASES.items():
         cell = LeakCell(
             model=cells.model, private=cells.released, public=cells.known, form=each.form,
-            attacks=(NEAREST, POSTERIOR), leaks=c.leaks, between=c.between,
+            noise=c.noise, attacks=(NEAREST, POSTERIOR), leaks=c.leaks, between=c.between,
         )  # fmt: skip
         found[releases] = {point.wanted: point.eta for point in lab.result(cell).points}
         scenarios += Scenario.each(1, cell, method=releases)
