@@ -252,7 +252,7 @@ class EmbeddedCell(EmbeddingCell):
                 yield from of_arm(arm, self.called(arm.name))
         for metric, found in (("worth, accuracy", result.worth_accuracy), ("worth, AUC", result.worth_auc)):
             if found is not None:
-                yield _measure(metric, found, DENOISED)
+                yield measured(metric, found, DENOISED)
 
 
 def singly(rows: Dataset) -> tuple[Dataset, Tensor]:
@@ -282,10 +282,11 @@ def of_arm(arm: Arm, method: str) -> Iterator[Measure]:
     """The numbers of embeddings of one kind, called a method's."""
     for metric, found in (("accuracy", arm.accuracy), ("AUC", arm.auc), ("MSE", arm.mse), ("cosine", arm.cosine)):
         if found is not None:
-            yield _measure(metric, found, method)
+            yield measured(metric, found, method)
 
 
-def _measure(metric: str, found: Mean, method: str) -> Measure:
+def measured(metric: str, found: Mean, method: str) -> Measure:
+    """A mean over texts, as a number of a method's."""
     low, high = found.ci
     return Measure(metric, found.value, (high - low) / 3.92, found.n, low, high, axes={"method": method})
 

@@ -17,6 +17,7 @@ from pydantic import Field
 
 from cutlayer.core import Spec
 from cutlayer.core.denoiser import DenoiserKind
+from cutlayer.customer import Objective, TuningSpec
 from cutlayer.models import STARTER
 from cutlayer.recipes import inference
 from cutlayer.recipes.attribute_readings import InferenceCell, PostsSpec
@@ -27,12 +28,16 @@ from cutlayer.recipes.embedding_tasks import Asked, AskedCell
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
-from cutlayer.recipes.options import Named, RecipeConfig, named, read_yaml, shipped
+from cutlayer.recipes.options import Named, RecipeConfig, Setting, named, read_yaml, shipped
+from cutlayer.recipes.rapt_baseline import RAPT, RaptCell
 from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form, ReadCell
 from cutlayer.recipes.recipe import Recipe
+from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.server_denoiser import SERVER, ServerDenoiserCell
 from cutlayer.recipes.study import Claim, Part, Scenario, Stated
 from cutlayer.recipes.tasks import Limits, Task, TextFile
+from cutlayer.recipes.training import settled
+from cutlayer.recipes.word_training import Arm
 from cutlayer.reports.downstream import CUSTOMER_ONLY, DENOISED
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire.messages import Precision
@@ -89,6 +94,15 @@ class Attributes(Spec):
     attacks: tuple[str, ...]
 
 
+class RaptSpec(Spec):
+    """RAPT beside the others: how words are drawn, and how the vendor tunes."""
+
+    arm: Arm
+    space: str
+    tuning: TuningSpec
+    training: Mapping[str, Setting]
+
+
 class SndConfig(RecipeConfig[Scale]):
     """`configs/snd.yaml`; that file says what each field is for."""
 
@@ -102,6 +116,7 @@ class SndConfig(RecipeConfig[Scale]):
     table_1: tuple[str, ...]
     table_4: tuple[str, ...]
     table_13: tuple[str, ...]
+    rapt: RaptSpec
     figure_4: Attributes
     figure_6: tuple[str, ...]
     figure_7: tuple[str, ...]
@@ -228,6 +243,15 @@ class _Cells:
             ),
         }
 
+    def rapt(self, task: str, eta: float) -> RaptCell:
+        """What a prompt makes of a task's words, drawn at an eta."""
+        asked, lab = self.config.rapt, self.lab
+        return RaptCell(
+            model=lab.model().fingerprint, task=Named("task", self.config.tasks)[task], limits=self.scale.texts,
+            training=settled(Objective.CLASSIFICATION, asked.tuning, asked.training, lab.model().learner),
+            tuning=asked.tuning, arm=asked.arm, eta=eta, space=Source.of(asked.space, lab),
+        )  # fmt: skip
+
     def worth(self, tasks: Sequence[str], etas: Sequence[float]) -> list[Claim]:
         """That the vendor's answer is worth something."""
         return [
@@ -256,9 +280,11 @@ class _Cells:
         releases: Sequence[str],
         methods: Sequence[str],
         claims: Sequence[Claim],
+        *,
+        more: Sequence[Scenario] = (),
     ) -> Part:
-        """Tasks by eta."""
-        scenarios = []
+        """Tasks by eta; `more` stands beside them."""
+        scenarios = [*more]
         for task, eta, left in product(tasks, etas, releases):
             cell = self.embedded(task, left, eta, methods)
             scenarios += Scenario.each(self.lab.options.seeds, cell, task=self.title(task), eta=eta)
@@ -280,7 +306,22 @@ def table_4(c: SndConfig, lab: Lab) -> Part:
     """AUC, and how near embeddings come to clean ones, beside methods without a denoiser."""
     cells = _Cells(c, lab)
     tasks, etas = c.table_4, cells.etas.auc
-    return cells.part("table-4", tasks, etas, tuple(_RELEASES), _OF_ROWS, cells.worth(tasks, etas))
+    claims = [
+        *cells.worth(tasks, etas),
+        *(
+            falls(
+                f"SnD's AUC is above {other}'s: {cells.title(task)}, eta {eta:g}.", "AUC",
+                *((name, {"task": cells.title(task), "eta": eta, "method": name}) for name in (SND, other)),
+            )
+            for task, eta, other in product(tasks, etas, (TOKEMB, TEXT, RAPT))
+        ),
+    ]  # fmt: skip
+    more = [
+        scenario
+        for task, eta in product(tasks, etas)
+        for scenario in Scenario.each(lab.options.seeds, cells.rapt(task, eta), task=cells.title(task), eta=eta)
+    ]
+    return cells.part("table-4", tasks, etas, tuple(_RELEASES), _OF_ROWS, claims, more=more)
 
 
 @RECIPE.part("table-13")

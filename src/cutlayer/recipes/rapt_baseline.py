@@ -1,0 +1,83 @@
+"""RAPT, as SnD compares itself with it: a prompt that is tuned on drawn words, and plain words to reconstruct.
+
+Ref: Split-and-Denoise, A.6.5, arXiv:2310.09130; RAPT, arXiv:2305.06212.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, Final
+
+import torch
+from pydantic import BaseModel
+
+from cutlayer.attacks.evaluation.statistics import area_by_item
+from cutlayer.core import Cut, Spec
+from cutlayer.recipes.embedding_cells import measured
+from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.replacement import Source
+from cutlayer.recipes.training import RoadCell, split_run
+from cutlayer.recipes.word_training import Arm
+from cutlayer.reports.downstream import Mean, numbered
+
+RAPT: Final = "RAPT"
+
+
+class Classified(Spec):
+    """How a tuned classifier does on unseen texts of two labels.
+
+    Attributes:
+        accuracy: Share of them whose label it tells.
+        auc: Area under the ROC curve.
+        replaced: Share of the training texts' words that were replaced.
+    """
+
+    accuracy: Mean
+    auc: Mean
+    replaced: float | None
+
+
+class RaptCell(RoadCell):
+    """A classifier of two labels that the vendor tunes on words drawn at an eta.
+
+    Attributes:
+        arm: Which words are drawn, and how many plain ones stand before them.
+        eta: Privacy parameter per word.
+        space: Gives words their vectors.
+    """
+
+    arm: Arm
+    eta: float
+    space: Source
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-rapt-eta{self.eta:g}-{self.tuning.method}-s{self.seed}"
+
+    @classmethod
+    def result_type(cls) -> type[BaseModel]:
+        return Classified
+
+    def run(self, lab: Lab) -> Classified:
+        privacy = self.arm.replacement(self.space).privacy(self.eta, lab)
+        road: dict[str, Any] = {"cut": Cut(bottom=None), "privacy": privacy, "reconstruction": self.arm.reconstruction}
+        with split_run(self, lab, str(self.seed), **road) as run:
+            test = run.data.test
+            told = run.client.predict(run.result.adapter_id, test, progress=False)
+            labels = sorted(set(test.labels or ()))
+            truth = numbered(test.labels or ()) == 1
+            scores = torch.tensor([
+                each.probability if each.label == labels[1] else 1 - each.probability for each in told
+            ])  # fmt: skip
+            return Classified(
+                accuracy=Mean.of_shares(((scores > 0.5) == truth).double()[None]),
+                auc=Mean.of_shares(area_by_item(scores, truth)[None]),
+                replaced=run.result.replaced,
+            )
+
+    def measures(self, result: Any) -> Iterator[Measure]:
+        axes: dict[str, Level] = {"method": RAPT}
+        yield measured("accuracy", result.accuracy, RAPT)
+        yield measured("AUC", result.auc, RAPT)
+        yield Measure("replaced", result.replaced, axes=axes)
