@@ -78,9 +78,9 @@ if TYPE_CHECKING:
         TailGradient,
         TrainedTruth,
     )
-    from cutlayer.attacks.perceptron import Fitting
     from cutlayer.attacks.simulate import released_as, simulate
     from cutlayer.attacks.view import SeenAnswer, SeenFrame, SeenRelease, SeenStep, Transcript, View
+    from cutlayer.models.perceptron import Fitting
 
 __all__ = [
     "ATTACKS",

@@ -71,17 +71,19 @@ def train(
 
 @settings_command(config=False)
 def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
-    """List the denoisers that are offered for a model, with what was measured of each."""
+    """List the denoisers that are offered for a model, with what was measured of each, and unfinished trainings."""
     from cutlayer.vendor import VendorSettings
-    from cutlayer.vendor.denoisers import denoisers_of
+    from cutlayer.vendor.denoisers import denoisers_of, unfinished
 
-    output = Output(as_json=as_json)
-    found = denoisers_of(VendorSettings.load(place.data_dir), place.model).denoisers
+    output, settings = Output(as_json=as_json), VendorSettings.load(place.data_dir)
+    found, begun = denoisers_of(settings, place.model).denoisers, unfinished(settings, place.model)
     for each in found:
         _show(output, place.model, each)
     if not found:
         output.show(f"There is no denoiser of {place.model}.")
-    output.result({"model": place.model, "denoisers": [fields(each) for each in found]})
+    for denoiser in begun:
+        output.show(f"Unfinished: {denoiser}. Its training goes on when it is started again; `remove` gives it up.")
+    output.result({"model": place.model, "denoisers": [fields(each) for each in found], "unfinished": list(begun)})
 
 
 @settings_command(config=False)
@@ -92,7 +94,7 @@ def remove(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Offer a denoiser no longer. Customers who have fetched it keep it."""
+    """Offer a denoiser no longer, or give up an unfinished training. Customers who have fetched it keep it."""
     from cutlayer.core import ConfigError
     from cutlayer.vendor import VendorSettings
     from cutlayer.vendor.denoisers import remove_denoiser

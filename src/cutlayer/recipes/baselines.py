@@ -20,13 +20,13 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from cutlayer.attacks import Fitting, Knowledge, SeenFrame, Transcript
-from cutlayer.attacks.perceptron import fit_classifier
 from cutlayer.core import ConfigError, Cut, Proportion, Ragged, Rows, Spec
 from cutlayer.customer import Objective
 from cutlayer.customer.attacker import AttackerSpec
 from cutlayer.customer.evidence import attribute_truths, known_texts
 from cutlayer.data import Dataset, LabelNames
 from cutlayer.models import Head, Kind, load_model
+from cutlayer.models.perceptron import fit_classifier
 from cutlayer.privacy.mechanisms import round_to_lattice
 from cutlayer.privacy.randomness import NoiseKeys, generator
 from cutlayer.recipes.author_attacks import AuthorReading, read_authors, released_readings

@@ -20,10 +20,10 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor, nn
 
 from cutlayer.attacks.evaluation.statistics import area_by_item
-from cutlayer.attacks.perceptron import Fitting, fit_classifier
 from cutlayer.core import DataError, Deviation
 from cutlayer.core.proportion import LEVEL, interval
 from cutlayer.core.spec import Spec
+from cutlayer.models.perceptron import Fitting, fit_classifier
 from cutlayer.reports.estimate import standard_error
 
 CLEAN, NOISY, DENOISED, CUSTOMER_ONLY = "clean", "noisy", "SnD", "customer-only"

@@ -34,6 +34,13 @@ def denoisers_of(settings: VendorSettings, model: str, *, fingerprint: str | Non
     return DenoiserList(denoisers=tuple(each for each in told if fingerprint in (None, each.fingerprint)))
 
 
+def unfinished(settings: VendorSettings, model: str) -> tuple[str, ...]:
+    """Denoisers of a model whose training was begun and is not finished, by the ids that they will have."""
+    folder = settings.model(model) / "denoisers"
+    found = (path.name.removeprefix(TRAINING) for path in sorted(folder.glob(f"{TRAINING}*")))
+    return tuple(name for name in found if _NAME.fullmatch(name))
+
+
 def read_denoiser(folder: Path) -> DenoiserInfo:
     """What a published denoiser says of itself.
 
@@ -61,10 +68,14 @@ def denoiser_file(settings: VendorSettings, model: str, denoiser: str, file: str
 
 
 def remove_denoiser(settings: VendorSettings, model: str, denoiser: str) -> bool:
-    """Removes a denoiser, and says whether there was one; customers who have it keep it."""
-    folder = settings.model(model) / "denoisers" / denoiser
-    if not _NAME.fullmatch(denoiser) or not folder.is_dir():
-        return False
-    with removed(folder):
-        pass
-    return True
+    """Removes a denoiser, or what an unfinished training left, and says whether there was one.
+
+    Customers who have a denoiser keep it.
+    """
+    folder = settings.model(model) / "denoisers"
+    found = [folder / f"{begun}{denoiser}" for begun in ("", TRAINING)] if _NAME.fullmatch(denoiser) else []
+    there = [path for path in found if path.is_dir()]
+    for path in there:
+        with removed(path):
+            pass
+    return bool(there)

@@ -18,8 +18,9 @@ from cutlayer.models.denoiser import build_denoiser
 from cutlayer.privacy.mechanisms import LATTICE
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.denoiser_training import Pairing, PublicTokens, eta_ranges, representatives, train_denoisers
-from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser
+from cutlayer.vendor.denoiser_training import Pairing, eta_ranges, representatives, train_denoisers
+from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, unfinished
+from cutlayer.vendor.public_tokens import PublicTokens
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire import Form
 from cutlayer.wire.messages import Precision
@@ -136,10 +137,15 @@ def test_a_training_does_not_go_on_from_one_on_other_text(settings: VendorSettin
         train_denoisers(settings, "tiny", [others], ROWS, TRAINING, on_step=dies)
     made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
     assert [each.texts for each in made.corpora] == [len(PUBLIC)]
+    (left,) = unfinished(settings, "tiny")
+    assert left != made.denoiser
+    assert remove_denoiser(settings, "tiny", left)
+    assert not unfinished(settings, "tiny")
+    assert denoisers_of(settings, "tiny").denoisers == (made,)
 
 
 def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("cutlayer.vendor.denoiser_training._CHUNK", 7)
+    monkeypatch.setattr("cutlayer.vendor.public_tokens._CHUNK", 7)
     asked: list[int] = []
 
     def lengths_of(texts: list[str]) -> Ragged:

@@ -18,12 +18,12 @@ from torch import Tensor, nn
 
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Guesses, Question
 from cutlayer.attacks.knowledge import UNMARKED, Inapplicable, Knowledge, Need, known_labels
-from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.simulate import batches
 from cutlayer.attacks.states import as_inputs, positions_of, reading_blocks
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Rows, Tokens
 from cutlayer.models import Template, Top, attach_lora
+from cutlayer.models.perceptron import Fitting, by_length, minimise
 from cutlayer.privacy.neighbours import bf16_serves
 
 _POSITIONS = 2**13

@@ -25,12 +25,12 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.content import content_rows
 from cutlayer.attacks.evaluation.entities import EntityCounts
 from cutlayer.attacks.knowledge import UNMARKED, AnnotatedText, Inapplicable, Knowledge, Need
-from cutlayer.attacks.perceptron import Fitting, Perceptron, fit_classifier
 from cutlayer.attacks.simulate import released_as, simulate
 from cutlayer.attacks.states import reading_blocks, states
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Ragged, Tokens
 from cutlayer.models import Top
+from cutlayer.models.perceptron import Fitting, Perceptron, fit_classifier
 
 _HELD_OUT = 10
 """Every so manieth text is held out."""

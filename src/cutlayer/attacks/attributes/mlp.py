@@ -13,8 +13,8 @@ import torch
 from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question
 from cutlayer.attacks.content import mean_rows
 from cutlayer.attacks.knowledge import Need, known, known_labels
-from cutlayer.attacks.perceptron import Fitting, fit_classifier
 from cutlayer.attacks.view import View
+from cutlayer.models.perceptron import Fitting, fit_classifier
 
 
 class AttributeMlp:

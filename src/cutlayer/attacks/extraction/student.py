@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from cutlayer.attacks.extraction.exchanged import NO_TOKEN, Exchanged
 from cutlayer.attacks.extraction.explained import explained_by
 from cutlayer.attacks.extraction.windows import WINDOWS_AT_ONCE, Windows, slices, spread_of
-from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
 from cutlayer.core import Rows, Spec
+from cutlayer.models.perceptron import Fitting, Perceptron, minimise
 
 _BATCH = 256
 """Rows of a step."""

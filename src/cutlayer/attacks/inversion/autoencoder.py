@@ -17,7 +17,7 @@ from torch import Tensor
 from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Question
 from cutlayer.attacks.inversion.black_box import BlackBoxInversion
 from cutlayer.attacks.knowledge import Need
-from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
+from cutlayer.models.perceptron import Fitting, Perceptron, minimise
 
 _LEAST = 64
 

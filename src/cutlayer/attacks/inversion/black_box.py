@@ -20,10 +20,10 @@ from torch import Tensor
 from cutlayer.attacks.attack import Guesses
 from cutlayer.attacks.content import content_tokens
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, PublicText
-from cutlayer.attacks.perceptron import Fitting
 from cutlayer.attacks.simulate import release_public, released_as, simulate
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Ragged, Tokens
+from cutlayer.models.perceptron import Fitting
 
 
 class BlackBoxInversion(ABC):

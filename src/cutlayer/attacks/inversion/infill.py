@@ -25,11 +25,11 @@ from cutlayer.attacks.inversion.emission import Candidates, Emission
 from cutlayer.attacks.inversion.maximum_posterior import MaximumPosteriorSpec, OwnText, PosteriorReader, Reader
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.knowledge import Knowledge
-from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.simulate import batches
 from cutlayer.attacks.states import reading_blocks
 from cutlayer.core import Cut, Ragged, Spec, Tokens
 from cutlayer.models import tune_whole
+from cutlayer.models.perceptron import Fitting, by_length, minimise
 from cutlayer.privacy.neighbours import bf16_serves
 
 _POSITIONS = 2**11

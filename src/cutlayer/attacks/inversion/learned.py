@@ -23,10 +23,10 @@ from cutlayer.attacks.content import content_tokens
 from cutlayer.attacks.inversion.black_box import candidates_of, features_of, granted
 from cutlayer.attacks.inversion.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
-from cutlayer.attacks.perceptron import Fitting, by_length, minimise
 from cutlayer.attacks.simulate import batches, release_public, released_as
 from cutlayer.attacks.view import View
 from cutlayer.core import Payload, Ragged, Spec
+from cutlayer.models.perceptron import Fitting, by_length, minimise
 
 _POSITIONS = 2**12
 """Padded positions that are read at a time."""

@@ -41,11 +41,11 @@ from cutlayer.attacks.inversion.maximum_posterior import (
 )
 from cutlayer.attacks.inversion.prior import Bigram
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
-from cutlayer.attacks.perceptron import linear
 from cutlayer.attacks.simulate import release_public
 from cutlayer.attacks.view import View
 from cutlayer.core import Tokens
 from cutlayer.models import Kind, family_of
+from cutlayer.models.perceptron import linear
 
 
 class MaskedInfillSpec(InfillSpec):

@@ -17,7 +17,7 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Dial, Question
 from cutlayer.attacks.inversion.black_box import BlackBoxInversion
 from cutlayer.attacks.inversion.sampled_softmax import sampled_cross_entropy
 from cutlayer.attacks.knowledge import Need
-from cutlayer.attacks.perceptron import Fitting, Perceptron, minimise
+from cutlayer.models.perceptron import Fitting, Perceptron, minimise
 
 _SCORES = 2**24
 """Scores of tokens that are held at a time."""

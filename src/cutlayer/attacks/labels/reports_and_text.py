@@ -17,8 +17,8 @@ from cutlayer.attacks.attack import ATTACKS, Attack, Guesses, Question, SignalSo
 from cutlayer.attacks.content import mean_rows
 from cutlayer.attacks.knowledge import Inapplicable, Knowledge, Need
 from cutlayer.attacks.labels.record_order import Reports
-from cutlayer.attacks.perceptron import Fitting, fit_classifier
 from cutlayer.attacks.view import Transcript, View
+from cutlayer.models.perceptron import Fitting, fit_classifier
 
 _WEIGHTS = (0.0, 0.25, 0.5, 0.75, 1.0)
 """What the classifier's answer may count beside the report. Where texts teach nothing, nothing."""

@@ -6,7 +6,7 @@ import torch
 from cutlayer.attacks import LabelTruth, Measured, ReportsAndText, Transcript, View, measure
 from cutlayer.attacks.attack import SignalSource
 from cutlayer.attacks.evaluation.telling import telling_texts
-from cutlayer.attacks.perceptron import Fitting, fit_classifier
+from cutlayer.models.perceptron import Fitting, fit_classifier
 from cutlayer.privacy import keep_probability
 from tests.unit.attacks import worlds
 from tests.unit.attacks.worlds import JOB, generator, record

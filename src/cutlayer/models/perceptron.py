@@ -1,4 +1,4 @@
-"""A perceptron with hidden layers, one mostly, and the loop that fits it: what several attacks learn with.
+"""A perceptron with hidden layers, one mostly, and the loop that fits it: of attacks and of downstream networks.
 
 Everything that is drawn comes from generators that the caller seeds, so the same text gives the same attack.
 """
@@ -20,7 +20,7 @@ _MIXED = 8
 
 @dataclass(frozen=True)
 class Fitting:
-    """How something is fitted: an attack's strength, and what it costs.
+    """How something is fitted: of an attack its strength, and what it costs.
 
     Attributes:
         passes: Over the data.
