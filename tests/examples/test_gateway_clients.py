@@ -1,4 +1,4 @@
-"""The examples of applications run as they stand, by a gateway and a vendor in processes of their own."""
+"""The examples of embeddings run as they stand, by a gateway and a vendor in processes of their own."""
 
 from __future__ import annotations
 
@@ -24,13 +24,20 @@ pytestmark = [pytest.mark.slow, pytest.mark.usefixtures("starter_installed")]
 
 
 @pytest.fixture(scope="module")
-def start(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Start]:
-    """Starts gateways of one customer of one vendor."""
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
+    """Where a customer of a vendor finds it, as variables."""
     folder = tmp_path_factory.mktemp("gateways")
     vendor.init(folder / "vendor")
     key = vendor.keys.create(folder / "vendor", "reader")
     with VendorProcess(folder / "vendor") as process:
-        yield partial(running_gateway, folder / "home", "--vendor", process.url, "--api-key", key, *NAMED)
+        yield {"CUTLAYER_VENDOR": process.url, "CUTLAYER_API_KEY": key, "CUTLAYER_HOME": str(folder / "home")}
+
+
+@pytest.fixture(scope="module")
+def start(served: dict[str, str]) -> Start:
+    """Starts gateways of one customer of one vendor."""
+    url, key, home = served.values()
+    return partial(running_gateway, Path(home), "--vendor", url, "--api-key", key, *NAMED)
 
 
 @pytest.fixture(scope="module")
@@ -41,10 +48,17 @@ def gateway(start: Start) -> Iterator[Running]:
 
 def run(script: str, *arguments: str, gateway: Running) -> str:
     """What a script printed, which must end well."""
-    environment = os.environ | {"OPENAI_API_KEY": gateway.key, "OPENAI_BASE_URL": gateway.known["base_url"]}
-    done = subprocess.run(
-        [sys.executable, EXAMPLES / script, *arguments], env=environment, capture_output=True, text=True, check=False
+    return printed(
+        script, *arguments, known={"OPENAI_API_KEY": gateway.key, "OPENAI_BASE_URL": gateway.known["base_url"]}
     )
+
+
+def printed(script: str, *arguments: str, known: dict[str, str]) -> str:
+    """The same of any script, told some variables."""
+    done = subprocess.run(
+        [sys.executable, EXAMPLES / script, *arguments],
+        env=os.environ | known, capture_output=True, text=True, check=False,
+    )  # fmt: skip
     assert done.returncode == 0, done.stderr
     return done.stdout
 
@@ -78,3 +92,16 @@ def test_qdrant(gateway: Running, start: Start, tmp_path: Path) -> None:
     assert first == "26 questions, 3 pairs of duplicates"
     assert clean.startswith("clean        recall@10 100.0 %")
     assert noise.startswith("noisy        recall@10")
+
+
+def test_mteb(served: dict[str, str], tmp_path: Path) -> None:
+    words = {"billing": ("invoice", "payment", "refund"), "travel": ("train", "ticket", "flight")}
+    rows = [
+        f"Please look at the {word} of customer {number}.,{label}"
+        for number in range(12) for label, some in words.items() for word in some
+    ]  # fmt: skip
+    notes = tmp_path / "notes.csv"
+    notes.write_text("\n".join(["text,label", *rows]))
+    (told,) = printed("mteb_task.py", str(notes), "--eta", "inf", known=served).splitlines()
+    assert told.endswith("of 36 notes, at eta inf")
+    assert float(told.split()[1]) > 0.9
