@@ -13,7 +13,7 @@ from typing import ClassVar
 import torch
 from sqlalchemy import func, select
 
-from cutlayer.core import Payload, Ragged, Tokens
+from cutlayer.core import Ragged, Tokens
 from cutlayer.core.files import removed
 from cutlayer.models import BeamSearch, Continued, Seq2SeqTop, Top, Translated, best_texts, load_adapter, own_bytes
 from cutlayer.serving.compute import Pieces, use_threads
@@ -21,7 +21,7 @@ from cutlayer.serving.refusal import Refusal
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.checks import check_positions, check_room, read_growth, read_query, read_search, read_sources
 from cutlayer.vendor.database import Adapter, Database
-from cutlayer.vendor.passes import in_pieces, infer, writes
+from cutlayer.vendor.passes import answered, infer, writes
 from cutlayer.vendor.problems import conflict, not_found, unacceptable
 from cutlayer.vendor.residents import Residents, Shelf, held_bytes
 from cutlayer.vendor.settings import VendorSettings
@@ -140,17 +140,17 @@ class Adapters:
         info, part = live.info, live.part
         card = self._catalogue.card(info.model)
         tensors = decode_tensors(routes.ADAPTER_INFER, body)
-        limits, device = self._settings.limits, self._catalogue.device
-        payload = read_query(card, info, tensors, limit=limits.max_rows_per_step)
-
-        @torch.no_grad()
-        def run(piece: Payload) -> torch.Tensor:
-            return infer(part, card.templates, piece, device)
-
-        most, threads = limits.positions_per_piece, self._settings.compute_threads
-        output = yield from in_pieces(payload, most, threads=threads, of_texts=info.cut.tail is None, run=run)
-        bf16 = info.cut.tail is not None and info.wire_type is WireType.BF16
-        return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
+        payload = read_query(card, info, tensors, limit=self._settings.limits.max_rows_per_step)
+        of_texts = info.cut.tail is None
+        return (
+            yield from answered(
+                payload,
+                self._settings,
+                lambda piece: infer(part, card.templates, piece, self._catalogue.device),
+                of_texts=of_texts,
+                bf16=not of_texts and info.wire_type is WireType.BF16,
+            )
+        )
 
     def write(self, tenant: str, name: str, body: bytes) -> Pieces[bytes]:
         """The texts that follow those of a release, whose tokens are chosen here: ids of each, its end mark included.

@@ -19,9 +19,9 @@ from cutlayer.vendor.checks import read_release
 from cutlayer.vendor.denoisers import denoiser_file, denoisers_of
 from cutlayer.vendor.description import at, tenant_of
 from cutlayer.vendor.frames import in_tensors
-from cutlayer.vendor.passes import compute, in_pieces, prepare
+from cutlayer.vendor.passes import answered, compute, prepare
 from cutlayer.vendor.settings import VendorSettings
-from cutlayer.wire import Form, WireType, decode_tensors, encode_tensors, routes
+from cutlayer.wire import Form, WireType, decode_tensors, routes
 from cutlayer.wire.denoisers import DenoiserList
 from cutlayer.wire.messages import FileName, Identifier, ModelName, RecordSetSpec
 from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
@@ -68,7 +68,7 @@ def embed(settings: VendorSettings, catalogue: Catalogue, model: str, body: byte
     Raises:
         Refusal: There is no such model, or the release is not one that it takes.
     """
-    card, limits = catalogue.card(model), settings.limits
+    card = catalogue.card(model)
     tensors = decode_tensors(routes.EMBEDDINGS, body)
     asked = RecordSetSpec(
         model=model,
@@ -77,14 +77,10 @@ def embed(settings: VendorSettings, catalogue: Catalogue, model: str, body: byte
         segments=1,
         wire_type=WireType.FP32 if "rows" in tensors and tensors["rows"].dtype is torch.float32 else WireType.BF16,
     )
-    payload = read_release(card, asked, tensors, limit=limits.max_rows_per_step)
+    payload = read_release(card, asked, tensors, limit=settings.limits.max_rows_per_step)
     part, device = catalogue.embeddings(model, asked.cut), catalogue.device
 
-    @torch.no_grad()
     def run(piece: Payload) -> torch.Tensor:
         return compute(part, card.template, prepare(piece, device), device)
 
-    output = yield from in_pieces(
-        payload, limits.positions_per_piece, threads=settings.compute_threads, of_texts=True, run=run
-    )
-    return encode_tensors({"output": output.to("cpu", torch.float32)})
+    return (yield from answered(payload, settings, run, of_texts=True))

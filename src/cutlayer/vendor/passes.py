@@ -11,7 +11,9 @@ from torch import Tensor
 from cutlayer.core import Payload, Ragged, Rows, Tokens
 from cutlayer.models import Embeddings, Inputs, Part, Seq2SeqTop, Template
 from cutlayer.serving.compute import Pieces, use_threads
+from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire.messages import AdapterInfo, JobSpec
+from cutlayer.wire.tensors import encode_tensors
 
 
 def prepare(payload: Payload, device: torch.device) -> Payload:
@@ -210,3 +212,30 @@ def in_pieces(
         outputs.append(run(piece))
     output = torch.cat(outputs)
     return output if order is None else output[order.argsort().to(output.device)]
+
+
+def answered(
+    payload: Payload,
+    settings: VendorSettings,
+    run: Callable[[Payload], Tensor],
+    *,
+    of_texts: bool,
+    bf16: bool = False,
+) -> Pieces[bytes]:
+    """The same as a frame's body, of a part that nothing is learnt by.
+
+    Args:
+        payload: `n` texts.
+        settings: The vendor's: how large pieces are, and on how many threads they are computed.
+        run: Answers a piece.
+        of_texts: As of `in_pieces`.
+        bf16: Whether the answer travels in bf16, and not in fp32.
+    """
+    output = yield from in_pieces(
+        payload,
+        settings.limits.positions_per_piece,
+        threads=settings.compute_threads,
+        of_texts=of_texts,
+        run=torch.no_grad()(run),
+    )
+    return encode_tensors({"output": output.to("cpu", torch.bfloat16 if bf16 else torch.float32)})
