@@ -380,14 +380,12 @@ def figure_4(c: SndConfig, lab: Lab) -> Part:
 @RECIPE.part("figure-6")
 def figure_6(c: SndConfig, lab: Lab) -> Part:
     """A denoiser where noise is not known, at the vendor."""
-    cells, etas = _Cells(c, lab), _Cells(c, lab).etas.auc
-    home = cells.part("figure-6", c.figure_6, etas, (CLIPPED,), _OF_ROWS, ())
-    by, scenarios, claims = cells.denoiser(SND), list(home.scenarios), []
+    cells, scenarios, claims = _Cells(c, lab), list[Scenario](), []
+    by, etas = cells.denoiser(SND), cells.etas.auc
     for task, eta in product(c.figure_6, etas):
         cell = ServerDenoiserCell(
-            **by.model_dump(include={"model"}), releases=by.releases, training=by.training, public=by.public,
-            spared=by.spared, task=Named("task", c.tasks)[task], limits=cells.scale.texts, passes=cells.scale.passes,
-            eta=eta,
+            model=by.model, releases=by.releases, training=by.training, public=by.public, spared=by.spared,
+            task=Named("task", c.tasks)[task], limits=cells.scale.texts, passes=cells.scale.passes, eta=eta,
         )  # fmt: skip
         where: dict[str, Level] = {"task": cells.title(task), "eta": eta}
         scenarios += Scenario.each(lab.options.seeds, cell, **where)
@@ -397,7 +395,7 @@ def figure_6(c: SndConfig, lab: Lab) -> Part:
                 (SND, {**where, "method": SND}), (SERVER, {**where, "method": SERVER}),
             )
         )  # fmt: skip
-    return LAYOUT.part("figure-6", scenarios, claims=claims)
+    return cells.part("figure-6", c.figure_6, etas, (CLIPPED,), _OF_ROWS, claims, more=scenarios)
 
 
 @RECIPE.part("figure-7")
