@@ -171,7 +171,9 @@ def test_methods_meet_where_as_much_is_read_of_each(whole):
     assert all(20 < eta < 5000 for eta in etas.values())
     measured = {row["method"] for row in rows if row["metric"] == "AUC"}
     assert measured == {*read, "clean", "SnD", "SnD, light", "SnD, ids", "customer-only"}
-    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 6
+    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 7
+    (worth,) = [row for row in rows if row["metric"] == "worth, AUC"]
+    assert worth["leak"] == 0.3
 
 
 def test_more_is_read_by_the_strongest_attack_than_by_the_papers(whole):
