@@ -227,7 +227,7 @@ def answered(
     Args:
         payload: `n` texts.
         settings: The vendor's: how large pieces are, and on how many threads they are computed.
-        run: Answers a piece.
+        run: Answers a piece by a tensor `[texts, labels]`, or `[rows, width]`.
         of_texts: As of `in_pieces`.
         bf16: Whether the answer travels in bf16, and not in fp32.
     """
