@@ -84,7 +84,7 @@ class DenoiserTraining(SettingsSpec):
     without_answer: bool = setting(
         False,
         help="Train the control instead, which audits compare denoisers with: the same, but with the mean embedding in "
-        "the place of the model's answer. Customers are not served by it.",
+        "the place of the model's answer. Customers are served by it only where they name its id.",
         shown=Shown(DENOISER),
     )
     borders: tuple[float, ...] = setting(
