@@ -21,6 +21,7 @@ from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.server_denoiser import ServerDenoiserCell
 from cutlayer.recipes.snd import RECIPE, Attributes, Etas, Scale
 from cutlayer.recipes.tasks import Limits, TextFile
+from cutlayer.wire.messages import Precision
 from tests.recipes import test_inference
 from tests.recipes.test_inference import named, posts, write
 from tests.recipes.worlds import sentences, write_split
@@ -242,13 +243,13 @@ def test_a_denoiser_at_the_vendor_stands_beside_the_one_at_home(whole):
 
 
 def test_a_denoiser_of_rows_finds_them_in_little_noise_and_not_in_much(whole, tiny, data, tmp_path):
-    (cell,) = [each["cell"] for each in whole[1]["cells"] if {"eta", "releases", "training"} <= each["cell"].keys()]
+    (cell,) = [each["cell"] for each in whole[1]["cells"] if "beside" in each["cell"]]
     given = ServerDenoiserCell.model_validate(cell)
-    training = given.training.model_copy(update={"steps": 300, "batch_size": 16, "precision": "fp32"})
+    learning = {"steps": 300, "batch_size": 16, "precision": Precision.FP32}
+    training = given.beside.training.model_copy(update=learning)
+    beside = given.beside.model_copy(update={"training": training})
     with Lab(options(tiny, data, tmp_path)) as lab:
-        missed = {
-            eta: given.model_copy(update={"eta": eta, "training": training}).run(lab).missed for eta in (0.01, 1e5)
-        }
+        missed = {eta: given.model_copy(update={"eta": eta, "beside": beside}).run(lab).missed for eta in (0.01, 1e5)}
     assert missed[1e5] < 0.5
     assert 0.9 < missed[0.01] < 1.1
 

@@ -149,7 +149,7 @@ class InferenceCell(AttackCell):
 
     @property
     def name(self) -> str:
-        how = "" if self.form is Form.ROAD else f"-{self.form.value.replace(' ', '-')}"
+        how = "" if self.form is Form.ROAD else f"-{self.form.slug}"
         return f"{self.about}{how}-eta{self.eta:g}-s{self.seed}"
 
     def run(self, lab: Lab) -> Inferred:
@@ -157,7 +157,7 @@ class InferenceCell(AttackCell):
         corpus = corpus_of(self, lab)
 
         def made() -> Released:
-            folder = lab.workspace / f"{self.form.value.replace(' ', '-')}-eta{self.eta:g}-s{self.seed}"
+            folder = lab.workspace / f"{self.form.slug}-eta{self.eta:g}-s{self.seed}"
             return release(
                 corpus.sets(), self.form.privacy(self.eta, self.noise), model=lab.options.model,
                 home=lab.home(str(self.seed)), folder=folder, progress=lab.progress,

@@ -19,7 +19,7 @@ from cutlayer.privacy import PrivacySpec
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.read_releases import Form, ReadCell, of_mechanism
-from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
+from cutlayer.recipes.tasks import Limits, Task, TextFile
 from cutlayer.reports import Leaking, etas_for_recovery
 from cutlayer.reports.audit.embeddings import embedding_arms
 from cutlayer.reports.downstream import (
@@ -38,7 +38,8 @@ from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire.denoisers import DenoiserInfo
 
-_MODEL: Final = "model"
+MODEL: Final = "model"
+"""What these vendors call it."""
 _SEEDS: Final = 3
 """Networks of a cell."""
 
@@ -79,19 +80,19 @@ class DenoiserCell(Cell):
         return f"denoiser-{training.kind}-{how}{'-without-answer' if training.without_answer else ''}-s{self.seed}"
 
     def run(self, lab: Lab) -> DenoiserInfo:
-        folder = lab.scratch(self)
-        if not (folder / "vendor.json").exists():
-            vendor.init(folder, models=[f"{_MODEL}={lab.options.model}"])
-        spared = lab.once(self.spared, lambda: self.spared.texts(lab))
-        sources = [but(file.read(lab.options.data), spared) for file in self.public]
-        settings = VendorSettings.load(folder)
+        settings = vendor_of(self, lab)
         training = self.training.model_copy(update={"seed": self.seed})
         info = train_denoisers(
-            settings, _MODEL, sources, self.releases, training,
+            settings, MODEL, self.sources(lab), self.releases, training,
             on_step=lambda done, total, note: lab.progress.update("denoiser", done, total, note),
         )  # fmt: skip
-        shutil.copytree(settings.model(_MODEL) / "denoisers" / info.denoiser, lab.kept(self), dirs_exist_ok=True)
+        shutil.copytree(settings.model(MODEL) / "denoisers" / info.denoiser, lab.kept(self), dirs_exist_ok=True)
         return info
+
+    def sources(self, lab: Lab) -> list[list[tuple[str, ...]]]:
+        """The public texts of each file, but for spared ones."""
+        spared = lab.once(self.spared, lambda: self.spared.texts(lab))
+        return [but(file.read(lab.options.data), spared) for file in self.public]
 
     def offer(self, lab: Lab) -> str:
         """Has this lab's vendors hand them out, and returns their id; they are trained now, if they were not yet.
@@ -103,7 +104,7 @@ class DenoiserCell(Cell):
         if not lab.kept(self).is_dir():
             raise StorageError(f"{lab.kept(self)} is not there, which its cell kept.", remedy="Use a new folder.")
         for folder in lab.vendor_folders:
-            place = VendorSettings.load(folder).model(_MODEL) / "denoisers" / found.denoiser
+            place = VendorSettings.load(folder).model(MODEL) / "denoisers" / found.denoiser
             if not place.exists():
                 with whole_folder(place) as draft:
                     shutil.copytree(lab.kept(self), draft, dirs_exist_ok=True)
@@ -116,6 +117,14 @@ class DenoiserCell(Cell):
                 found = getattr(group, metric)
                 yield Measure(f"MSE, {metric}", found.mse, n=group.n, axes=axes)
                 yield Measure(f"cosine, {metric}", found.cosine, n=group.n, axes=axes)
+
+
+def vendor_of(cell: Cell, lab: Lab) -> VendorSettings:
+    """A vendor of the recipe's model in a cell's own folder, made where there is none yet."""
+    folder = lab.scratch(cell)
+    if not (folder / "vendor.json").exists():
+        vendor.init(folder, models=[f"{MODEL}={lab.options.model}"])
+    return VendorSettings.load(folder)
 
 
 class LeakCell(Cell):
@@ -145,7 +154,7 @@ class LeakCell(Cell):
 
     @property
     def name(self) -> str:
-        return f"leak-{self.form.value.replace(' ', '-')}-{self.private.name}-s{self.seed}"
+        return f"leak-{self.form.slug}-{self.private.name}-s{self.seed}"
 
     def run(self, lab: Lab) -> Leaks:
         def read(eta: float) -> Proportion:
@@ -212,7 +221,7 @@ class EmbeddingCell(Cell):
     def arms(self, rows: Dataset, lab: Lab) -> dict[str, Tensor]:
         """Embeddings `[rows, width]`, or `[rows, 2, width]` of pairs, by what they are."""
         texts, of = singly(rows)
-        spec, client = FinetuneSpec(privacy=self.privacy, model=_MODEL), lab.client(f"embeddings-{self.seed}")
+        spec, client = FinetuneSpec(privacy=self.privacy, model=MODEL), lab.client(f"embeddings-{self.seed}")
         offered = {each.method: each.by.offer(lab) for each in self.denoised}
         found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
         return {name: values[of].squeeze(1) for name, values in found.items()}
@@ -239,8 +248,7 @@ class EmbeddedCell(EmbeddingCell):
 
     def check(self, lab: Lab) -> None:
         super().check(lab)
-        for part in (self.task.train, self.task.test):
-            data_file(lab.options.data, self.task.name, part)
+        self.task.check(lab.options.data)
 
     def run(self, lab: Lab) -> Downstream:
         rows, learnt = self.task.read_at_most(lab.options.data, self.limits)

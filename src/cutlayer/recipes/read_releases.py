@@ -66,6 +66,11 @@ class Form(StrEnum):
     SINGLE = "single precision"
     """As rows with noise that was drawn and added in single precision, as others do."""
 
+    @property
+    def slug(self) -> str:
+        """For names of cells and folders."""
+        return self.value.replace(" ", "-")
+
     def privacy(self, eta: float, noise: str = D_CHI) -> PrivacySpec:
         """How texts that leave over the road in this form are privatized, with some mechanism's noise."""
         if math.isinf(eta):
@@ -108,8 +113,7 @@ class ReadCell(Cell):
     @property
     def name(self) -> str:
         known = "" if self.public is None else f"-{self.public.name}"
-        how = self.form.value.replace(" ", "-")
-        return f"{self.private.name}{known}-{how}-b{self.bottom}-eta{self.eta:g}-s{self.seed}"
+        return f"{self.private.name}{known}-{self.form.slug}-b{self.bottom}-eta{self.eta:g}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
         super().check(lab)

@@ -6,37 +6,32 @@ Ref: Split-and-Denoise, §3.4 (Proposition 1), A.10 and Figure 6, arXiv:2310.091
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import chain
 from typing import Final
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cutlayer import vendor
 from cutlayer.core import Ragged, Spec
 from cutlayer.core.denoiser import PaperDenoiserSpec, paper_shape
 from cutlayer.customer import Progress
 from cutlayer.data import Dataset, tokenise
-from cutlayer.models import Optimiser
 from cutlayer.models.denoiser import Denoiser, DenoiserBlock, sinusoids
 from cutlayer.models.heads import seeded
-from cutlayer.models.optimiser import warmup_in
 from cutlayer.privacy.distances import largest_distance
-from cutlayer.recipes.embedding_cells import Spared, but, learnt_from, of_arm, singly
+from cutlayer.recipes.embedding_cells import MODEL, DenoiserCell, learnt_from, of_arm, singly, vendor_of
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
-from cutlayer.recipes.tasks import Limits, Task, TextFile, data_file
+from cutlayer.recipes.tasks import Limits, Task
 from cutlayer.reports.downstream import CLEAN, Downstream
-from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.catalogue import Catalogue, pick_device
-from cutlayer.vendor.denoiser_training import Pairing, pairing_of
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.checkpoints import Checkpoints
+from cutlayer.vendor.denoiser_training import RATES, Pairing, pairing_of
+from cutlayer.vendor.stepwise import Stepwise
 from cutlayer.wire.messages import Precision
 
-_MODEL: Final = "model"
 SERVER: Final = "server"
-_RATE, _DECAY, _WARMUP = 1e-3, 0.01, 0.06
-"""As of denoisers that know the noise."""
 _TEXTS: Final = 64
 
 
@@ -104,22 +99,15 @@ class ServerDenoiserCell(Cell):
         task: The texts.
         limits: Rows of each split.
         passes: Of networks.
-        releases: How they leave.
         eta: Privacy parameter per token.
-        training: How the denoiser is trained, as far as it is as of others.
-        public: What it learns from.
-        spared: What none of that may be.
+        beside: The denoiser at home that it is compared with: of the same releases, trained alike on the same text.
     """
 
-    model: str
     task: Task
     limits: Limits
     passes: int
-    releases: DenoisedReleases
     eta: float
-    training: DenoiserTraining
-    public: tuple[TextFile, ...]
-    spared: Spared
+    beside: DenoiserCell
 
     @property
     def name(self) -> str:
@@ -127,26 +115,22 @@ class ServerDenoiserCell(Cell):
 
     def check(self, lab: Lab) -> None:
         super().check(lab)
-        for part in (self.task.train, self.task.test):
-            data_file(lab.options.data, self.task.name, part)
+        self.task.check(lab.options.data)
 
     def run(self, lab: Lab) -> ServerDenoised:
-        folder = lab.scratch(self)
-        if not (folder / "vendor.json").exists():
-            vendor.init(folder, models=[f"{_MODEL}={lab.options.model}"])
-        settings = VendorSettings.load(folder)
+        settings = vendor_of(self, lab)
         catalogue = Catalogue(settings, pick_device(settings.device))
-        card, tokenizer = catalogue.card(_MODEL), catalogue.tokenizer(_MODEL)
-        server = _Server(self, pairing_of(catalogue, _MODEL, self.releases))
+        card, tokenizer = catalogue.card(MODEL), catalogue.tokenizer(MODEL)
+        server = _Server(self, pairing_of(catalogue, MODEL, self.beside.releases))
 
         def read(texts: Dataset, most: int | None) -> Ragged:
             return tokenise(texts, tokenizer, max_content=card.template.max_content(1, most)).segments[0]
 
-        spared = lab.once(self.spared, lambda: self.spared.texts(lab))
-        public = [row for file in self.public for row in but(file.read(lab.options.data), spared)]
-        known = read(Dataset(tuple(public)), self.training.max_length)
+        public = Dataset(tuple(chain.from_iterable(self.beside.sources(lab))))
+        known = read(public, self.beside.training.max_length)
         shape = paper_shape(card.info.family, blocks=card.info.blocks, width=server.pairing.table.shape[1])
-        denoiser = server.trained(known.select((known.lengths > 0).nonzero()[:, 0]), shape, lab.progress)
+        checkpoints = Checkpoints(lab.scratch(self) / "checkpoints")
+        denoiser = server.trained(known.select((known.lengths > 0).nonzero()[:, 0]), shape, checkpoints, lab.progress)
         rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
         texts, of = singly(rows)
         embedded, missed = server.embedded(read(texts, card.info.embedding.max_length), denoiser, lab.progress)
@@ -176,31 +160,34 @@ class _Server:
 
     def __init__(self, cell: ServerDenoiserCell, pairing: Pairing) -> None:
         self._cell, self.pairing = cell, pairing
-        self._rng = np.random.Generator(np.random.PCG64([cell.seed, 1]))
 
-    def trained(self, known: Ragged, shape: PaperDenoiserSpec, progress: Progress) -> RowDenoiser:
-        """A denoiser that has learnt from public tokens, released at the cell's eta."""
-        training = self._cell.training
-        denoiser = RowDenoiser(shape, float(self.pairing.table.square().mean().sqrt()))
-        clean, released, mask = self._released(known.select(range(min(len(known), _TEXTS))))
+    def trained(
+        self, known: Ragged, shape: PaperDenoiserSpec, checkpoints: Checkpoints, progress: Progress
+    ) -> RowDenoiser:
+        """A denoiser that has learnt from public tokens, released at that eta; it goes on where it was stopped."""
+        training, size = self._cell.beside.training, self.pairing.table.square().mean()
+        denoiser = RowDenoiser(shape, float(size.sqrt()))
+        clean, released, mask = self._released(known.select(range(min(len(known), _TEXTS))), self._rng(training.steps))
         trust = float((clean * released)[mask].sum() / released[mask].square().sum())
         denoiser.draw(training.seed, min(1.0, max(0.0, trust)))
-        weights = dict(denoiser.named_parameters())
-        optimiser = Optimiser(
-            weights, learning_rate=_RATE, weight_decay=_DECAY, warmup_steps=warmup_in(training.steps, _WARMUP),
-            total_steps=training.steps,
-        )  # fmt: skip
-        half = training.precision is Precision.BF16
-        for step in range(training.steps):
-            some = known.select(torch.from_numpy(self._rng.integers(len(known), size=training.batch_size)))
-            clean, released, mask = self._released(some)
-            with torch.autocast("cpu", torch.bfloat16, enabled=half):
+
+        def loss(step: int) -> Tensor:
+            rng = self._rng(step)
+            some = known.select(torch.from_numpy(rng.integers(len(known), size=training.batch_size)))
+            clean, released, mask = self._released(some, rng)
+            with torch.autocast("cpu", torch.bfloat16, enabled=training.precision is Precision.BF16):
                 found = denoiser(released, mask).float()
-            loss = (found - clean)[mask].square().mean() / self.pairing.table.square().mean()
-            loss.backward()
-            nn.utils.clip_grad_norm_(weights.values(), 1.0)
-            optimiser.step()
-            progress.update("server's denoiser", step + 1, training.steps, f"loss {loss.item():.3g}")
+            missed: Tensor = (found - clean)[mask].square().mean() / size
+            return missed
+
+        stepwise = Stepwise(
+            dict(denoiser.named_parameters()),
+            steps=training.steps,
+            learning_rate=training.learning_rate or RATES["paper"],
+            checkpoint_steps=training.checkpoint_steps,
+            checkpoints=checkpoints,
+        )
+        stepwise.train(loss, lambda done, total, note: progress.update("server's denoiser", done, total, note))
         return denoiser.eval()
 
     @torch.no_grad()
@@ -208,10 +195,10 @@ class _Server:
         """Embeddings `[texts, width]` of texts as they are and denoised, and by how much rows were missed."""
         order = texts.lengths.argsort()
         found: dict[str, list[Tensor]] = {CLEAN: [], SERVER: []}
-        missed = torch.zeros(2, dtype=torch.float64)
+        missed, rng = torch.zeros(2, dtype=torch.float64), self._rng(self._cell.beside.training.steps + 1)
         for chosen in order.split(_TEXTS):
             some = texts.select(chosen)
-            clean, released, mask = self._released(some)
+            clean, released, mask = self._released(some, rng)
             denoised = denoiser(released, mask)[mask]
             missed += torch.stack([(denoised - clean[mask]).square().sum(), clean[mask].square().sum()]).double()
             found[CLEAN].append(self.pairing.embed(some.with_values(clean[mask])))
@@ -220,8 +207,11 @@ class _Server:
         back = order.argsort()
         return {name: torch.cat(each)[back] for name, each in found.items()}, float(missed[0] / missed[1])
 
-    def _released(self, texts: Ragged) -> tuple[Tensor, Tensor, Tensor]:
+    def _rng(self, step: int) -> np.random.Generator:
+        return np.random.Generator(np.random.PCG64([self._cell.seed, step]))
+
+    def _released(self, texts: Ragged, rng: np.random.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Rows as they are and as they leave, `[texts, tokens, width]`, and which places are real."""
         eta = np.full(len(texts.values), self._cell.eta)
-        released = texts.with_values(self.pairing.release(texts.values, eta, self._rng)).padded(0.0)
+        released = texts.with_values(self.pairing.release(texts.values, eta, rng)).padded(0.0)
         return texts.with_values(self.pairing.table[texts.values]).padded(0.0), released, texts.mask().bool()

@@ -381,11 +381,11 @@ def figure_4(c: SndConfig, lab: Lab) -> Part:
 def figure_6(c: SndConfig, lab: Lab) -> Part:
     """A denoiser where noise is not known, at the vendor."""
     cells, scenarios, claims = _Cells(c, lab), list[Scenario](), []
-    by, etas = cells.denoiser(SND), cells.etas.auc
+    etas = cells.etas.auc
     for task, eta in product(c.figure_6, etas):
         cell = ServerDenoiserCell(
-            model=by.model, releases=by.releases, training=by.training, public=by.public, spared=by.spared,
-            task=Named("task", c.tasks)[task], limits=cells.scale.texts, passes=cells.scale.passes, eta=eta,
+            beside=cells.denoiser(SND), task=Named("task", c.tasks)[task], limits=cells.scale.texts,
+            passes=cells.scale.passes, eta=eta,
         )  # fmt: skip
         where: dict[str, Level] = {"task": cells.title(task), "eta": eta}
         scenarios += Scenario.each(lab.options.seeds, cell, **where)

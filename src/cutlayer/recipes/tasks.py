@@ -161,6 +161,15 @@ class Task(Spec):
         )
         return train, test
 
+    def check(self, folder: Path) -> None:
+        """Looks whether its files are there.
+
+        Raises:
+            DataError: One is not.
+        """
+        for part in (self.train, self.test):
+            data_file(folder, self.name, part)
+
     def read_at_most(self, folder: Path, limits: Limits) -> tuple[Dataset, int]:
         """Rows of both files as one data set, those to train on first, so many at most; and how many these are."""
         train, test = (

@@ -45,7 +45,8 @@ from cutlayer.wire.messages import ArchiveFile, Precision
 _LENGTH = 128
 _SCALED_BY = 500
 """Texts that are learnt from on which the sizes of embeddings are measured before."""
-_RATES: Mapping[DenoiserKind, float] = {"light": 3e-3, "paper": 1e-3}
+RATES: Mapping[DenoiserKind, float] = {"light": 3e-3, "paper": 1e-3}
+"""Learning rates where none is said."""
 _LOOKED_AT = 4096
 """Tokens on which a correlation is measured."""
 _BISECTIONS = 40
@@ -341,7 +342,7 @@ class _Training:
         stepwise = Stepwise(
             dict(denoiser.named_parameters()),
             steps=spec.steps,
-            learning_rate=spec.learning_rate or _RATES[spec.kind],
+            learning_rate=spec.learning_rate or RATES[spec.kind],
             checkpoint_steps=spec.checkpoint_steps,
             checkpoints=Checkpoints(folder),
         )
