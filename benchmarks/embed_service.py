@@ -174,8 +174,8 @@ def end_to_end(url: str, keys: Sequence[str], at: Path, texts: Sequence[str]) ->
 def main() -> None:
     """Measures and writes `benchmarks/results/embed_service.json`."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").split("\n", 1)[0])
-    parser.add_argument("--payloads", type=int, default=64, help="Of 32 texts, in a round.")
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--payloads", type=int, default=16, help="Of 32 texts, in a round.")
+    parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--threads", type=int, help="Compute threads of both; the machine's cores by default.")
     given = parser.parse_args()
     texts = [text for (text,) in sentences(TEXTS * given.payloads).texts]

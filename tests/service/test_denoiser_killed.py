@@ -27,7 +27,7 @@ def test_a_killed_training_ends_with_the_same_bytes(data_dir: Path, tmp_path: Pa
     rows = [json.dumps({"text": text}) for (text,) in corpus(200, seed=9, canaries=False).texts]
     public.write_text("\n".join(rows))
     settings = vendor.VendorSettings.load(data_dir)
-    folder = settings.model("tiny") / "denoisers"
+    folder = settings.denoisers("tiny")
     command = [sys.executable, "-m", "cutlayer.cli", "vendor", "denoiser", "train", "--data-dir", str(data_dir)]
     command += ["--model", "tiny", "--public", str(public), "--mechanism", "vector", "--clip", "--json"]
     command += ["--steps", "200", "--batch-size", "8", "--checkpoint-steps", "20"]

@@ -12,7 +12,6 @@ from torch import Tensor
 from cutlayer import vendor
 from cutlayer.attacks import Measured
 from cutlayer.core import Proportion, Spec, StorageError
-from cutlayer.core.files import whole_folder
 from cutlayer.customer import FinetuneSpec
 from cutlayer.data import Dataset
 from cutlayer.privacy import PrivacySpec
@@ -35,6 +34,7 @@ from cutlayer.reports.downstream import (
 )
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoiser_training import train_denoisers
+from cutlayer.vendor.denoisers import offer_denoiser
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire.denoisers import DenoiserInfo
 
@@ -86,7 +86,7 @@ class DenoiserCell(Cell):
             settings, MODEL, self.sources(lab), self.releases, training,
             on_step=lambda done, total, note: lab.progress.update("denoiser", done, total, note),
         )  # fmt: skip
-        shutil.copytree(settings.model(MODEL) / "denoisers" / info.denoiser, lab.kept(self), dirs_exist_ok=True)
+        shutil.copytree(settings.denoisers(MODEL) / info.denoiser, lab.kept(self), dirs_exist_ok=True)
         return info
 
     def sources(self, lab: Lab) -> list[list[tuple[str, ...]]]:
@@ -104,10 +104,7 @@ class DenoiserCell(Cell):
         if not lab.kept(self).is_dir():
             raise StorageError(f"{lab.kept(self)} is not there, which its cell kept.", remedy="Use a new folder.")
         for folder in lab.vendor_folders:
-            place = VendorSettings.load(folder).model(MODEL) / "denoisers" / found.denoiser
-            if not place.exists():
-                with whole_folder(place) as draft:
-                    shutil.copytree(lab.kept(self), draft, dirs_exist_ok=True)
+            offer_denoiser(VendorSettings.load(folder), MODEL, lab.kept(self))
         return found.denoiser
 
     def measures(self, result: DenoiserInfo) -> Iterator[Measure]:

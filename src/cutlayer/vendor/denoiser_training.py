@@ -252,7 +252,7 @@ class _Training:
         self._tokenizer = catalogue.tokenizer(model)
         self._template = self._card.template
         self._pairing = pairing_of(catalogue, model, drawing)
-        self._folder = settings.model(model) / "denoisers"
+        self._folder = settings.denoisers(model)
         self._shape = self._shape_of()
 
     def _shape_of(self) -> DenoiserSpec:

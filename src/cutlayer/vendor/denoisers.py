@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+import shutil
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from cutlayer.core import StorageError
-from cutlayer.core.files import removed
+from cutlayer.core.files import removed, whole_folder
 from cutlayer.vendor.problems import not_found
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire.denoisers import DenoiserInfo, DenoiserList
@@ -28,7 +29,7 @@ def denoisers_of(settings: VendorSettings, model: str, *, fingerprint: str | Non
         model: Its name.
         fingerprint: Of the weights that they must be for; those of any where it is left out.
     """
-    folder = settings.model(model) / "denoisers"
+    folder = settings.denoisers(model)
     found = sorted(path for path in folder.glob("*") if _NAME.fullmatch(path.name)) if folder.is_dir() else []
     told = [read_denoiser(path) for path in found]
     return DenoiserList(denoisers=tuple(each for each in told if fingerprint in (None, each.fingerprint)))
@@ -36,7 +37,7 @@ def denoisers_of(settings: VendorSettings, model: str, *, fingerprint: str | Non
 
 def unfinished(settings: VendorSettings, model: str) -> tuple[str, ...]:
     """Denoisers of a model whose training was begun and is not finished, by the ids that they will have."""
-    folder = settings.model(model) / "denoisers"
+    folder = settings.denoisers(model)
     found = (path.name.removeprefix(TRAINING) for path in sorted(folder.glob(f"{TRAINING}*")))
     return tuple(name for name in found if _NAME.fullmatch(name))
 
@@ -53,13 +54,32 @@ def read_denoiser(folder: Path) -> DenoiserInfo:
         raise StorageError(f"The denoiser in {folder} cannot be read.", remedy="Train it again.") from error
 
 
+def offer_denoiser(settings: VendorSettings, model: str, folder: Path) -> DenoiserInfo:
+    """Has a model's vendor hand out a denoiser that stands in another folder, if it does not yet.
+
+    Args:
+        settings: The vendor's.
+        model: Its name.
+        folder: The denoiser's, as it was published.
+
+    Raises:
+        StorageError: It cannot be read, or copied.
+    """
+    info = read_denoiser(folder)
+    place = settings.denoisers(model) / info.denoiser
+    if not place.exists():
+        with whole_folder(place) as draft:
+            shutil.copytree(folder, draft, dirs_exist_ok=True)
+    return info
+
+
 def denoiser_file(settings: VendorSettings, model: str, denoiser: str, file: str) -> Path:
     """A file of a denoiser.
 
     Raises:
         Refusal: There is no such denoiser, or no such file of it.
     """
-    folder = settings.model(model) / "denoisers" / denoiser
+    folder = settings.denoisers(model) / denoiser
     if not (folder / MANIFEST).is_file():
         raise not_found("denoiser", denoiser)
     if file not in {group.file.name for group in read_denoiser(folder).groups}:
@@ -72,7 +92,7 @@ def remove_denoiser(settings: VendorSettings, model: str, denoiser: str) -> bool
 
     Customers who have a denoiser keep it.
     """
-    folder = settings.model(model) / "denoisers"
+    folder = settings.denoisers(model)
     found = [folder / f"{begun}{denoiser}" for begun in ("", TRAINING)] if _NAME.fullmatch(denoiser) else []
     there = [path for path in found if path.is_dir()]
     for path in there:

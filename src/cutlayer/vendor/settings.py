@@ -400,6 +400,10 @@ class VendorSettings(BaseModel):
         """A model's folder."""
         return self.data_dir / "models" / name
 
+    def denoisers(self, model: str) -> Path:
+        """The folder of a model's denoisers, each in one named by its id."""
+        return self.model(model) / "denoisers"
+
     def tenant(self, tenant: str) -> Path:
         """A tenant's folder."""
         return self.data_dir / "tenants" / tenant

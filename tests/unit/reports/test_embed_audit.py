@@ -200,7 +200,7 @@ def trained(folder: Path, model: Path, *, without_answer: bool = False, clip: bo
     training = DenoiserTraining(steps=10, batch_size=4, without_answer=without_answer)
     info = train_denoisers(settings, "tiny", [public_texts], DenoisedReleases(mechanism="vector", clip=clip), training)
     assert info.without_answer == without_answer
-    return settings.model("tiny") / "denoisers" / info.denoiser
+    return settings.denoisers("tiny") / info.denoiser
 
 
 def test_what_the_vendors_model_is_worth_is_told(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811

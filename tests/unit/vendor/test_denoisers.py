@@ -76,7 +76,7 @@ def test_three_denoisers_are_trained_and_told_of(
     assert [group.n for group in groups] == [12] * 3
     # the less noise, the nearer an embedding comes by itself
     assert groups[0].noisy.cosine < groups[2].noisy.cosine
-    folder = settings.model("tiny") / "denoisers"
+    folder = settings.denoisers("tiny")
     assert {path.name for path in folder.iterdir()} == {made.denoiser}
     again = train_denoisers(settings, "tiny", [PUBLIC], releases, spec)
     assert again == made
@@ -108,7 +108,7 @@ class StopError(Exception):
 
 
 def test_a_training_that_was_stopped_ends_with_the_same_bytes(settings: VendorSettings, tmp_path: Path) -> None:
-    folder = settings.model("tiny") / "denoisers"
+    folder = settings.denoisers("tiny")
     whole = files(folder) if train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING) else {}
     (made,) = denoisers_of(settings, "tiny").denoisers
     assert remove_denoiser(settings, "tiny", made.denoiser)
@@ -223,7 +223,7 @@ def test_bad_input_is_refused(settings: VendorSettings) -> None:
     with pytest.raises(ConfigError, match="borders"):
         DenoiserTraining(borders=(0.4, 0.1))
     made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
-    manifest = settings.model("tiny") / "denoisers" / made.denoiser / MANIFEST
+    manifest = settings.denoisers("tiny") / made.denoiser / MANIFEST
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(told | {"secret": 1}))
     with pytest.raises(StorageError, match="cannot be read"):
@@ -243,7 +243,7 @@ def test_a_control_learns_nothing_of_the_answer(settings: VendorSettings) -> Non
         spec = TRAINING.model_copy(update={"without_answer": without_answer})
         made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, spec)
         assert made.without_answer == without_answer
-        folder = settings.model("tiny") / "denoisers" / made.denoiser
+        folder = settings.denoisers("tiny") / made.denoiser
         drawn = build_denoiser(made.shape)
         drawn.draw(spec.seed)
         for group in made.groups:

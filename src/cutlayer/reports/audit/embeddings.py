@@ -5,7 +5,6 @@ All of it is computed by the audit's own vendor and customer. Denoisers are give
 
 from __future__ import annotations
 
-import shutil
 import warnings
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -33,7 +32,7 @@ from cutlayer.reports.downstream import (
     numbered,
 )
 from cutlayer.vendor import VendorSettings
-from cutlayer.vendor.denoisers import MANIFEST, read_denoiser
+from cutlayer.vendor.denoisers import MANIFEST, offer_denoiser
 from cutlayer.wire.denoisers import DenoiserInfo
 
 _TESTED: Final = 0.5
@@ -124,7 +123,4 @@ def _offered(denoiser: Path, folder: Path) -> DenoiserInfo:
             [Fault("denoisers", denoiser, f"must be a denoiser's folder: there is no {MANIFEST} in it")],
             remedy="Name what `cutlayer vendor denoiser train` made: models/MODEL/denoisers/ID in the vendor's folder.",
         )
-    info = read_denoiser(denoiser)
-    place = VendorSettings.load(folder / "vendor").model("model") / "denoisers" / info.denoiser
-    shutil.copytree(denoiser, place, dirs_exist_ok=True)
-    return info
+    return offer_denoiser(VendorSettings.load(folder / "vendor"), "model", denoiser)
