@@ -132,8 +132,9 @@ def test_both_figures_without_noise_and_with_it(tiny, data, tmp_path):
     assert share["attribute-mlp", "gender", 160, clear] > 0.85
     assert share["attribute-mlp", "gender", 160, clear] > share["attribute-mlp", "gender", 160, noisy]
     assert share["attribute-lengths", "gender", 160, clear] < 0.75
-    # replaced, as it was asked for
-    assert found["nearest-neighbour", "", 0, noisy]["replaced"] == pytest.approx(0.6, abs=0.06)
+    # as many are replaced as were asked for: of 800 tokens, by an eta chosen with other 800 draws, to 0.024 (one error)
+    assert found["nearest-neighbour", "", 0, noisy]["outcome"]["success"]["n"] == 800
+    assert found["nearest-neighbour", "", 0, noisy]["replaced"] == pytest.approx(0.6, abs=0.1)
     assert found["nearest-neighbour", "", 0, clear]["replaced"] == 0
     far = [found["autoencoder-inversion", "", 0, eta]["outcome"]["further"] for eta in (clear, noisy)]
     near, further = ({each["name"]: each["value"] for each in numbers} for numbers in far)
