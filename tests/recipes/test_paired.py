@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from cutlayer.core import Proportion
+from cutlayer.recipes.embedding_cells import Scored
 from cutlayer.recipes.long_table import Number
 from cutlayer.recipes.paired import ACCURACY, EQUAL, Answers, EqualReading, Gains, gained, standard_error
 from cutlayer.recipes.study import Results, Scenario
@@ -36,13 +37,40 @@ def pretended(trainings):
 
 
 def answers(*runs):
-    return Answers({seed: torch.tensor(right, dtype=torch.float64) for seed, right in enumerate(runs)})
+    return Answers({seed: torch.tensor([right], dtype=torch.float64) for seed, right in enumerate(runs)})
 
 
 def test_only_runs_of_one_seed_are_compared():
-    one, two = answers([1, 0, 1, 0], [1, 1, 1, 1]), Answers({1: torch.zeros(4), 2: torch.ones(4)})
+    one, two = answers([1, 0, 1, 0], [1, 1, 1, 1]), Answers({1: torch.zeros(1, 4), 2: torch.ones(1, 4)})
     assert one.gained_by(two) == (-1.0, 0.0, 4)
-    assert one.gained_by(Answers({7: torch.ones(4)})) is None
+    assert one.gained_by(Answers({7: torch.ones(1, 4)})) is None
+
+
+def test_runs_of_a_seed_have_it_in_common_so_that_each_seed_counts_once():
+    """Planted: customers differ, their networks do not. As nine trials of one kind they would seem to be certain."""
+    rng = torch.Generator().manual_seed(2)
+    customers = [torch.full((3, 500), float(value), dtype=torch.float64) for value in (0.0, 0.1, 0.2)]
+    nothing = Answers({seed: torch.zeros(1, 500, dtype=torch.float64) for seed in range(3)})
+    value, error, texts = nothing.gained_by(Answers(dict(enumerate(customers))))
+    assert (value, texts) == (pytest.approx(0.1), 500)
+    assert error == pytest.approx(0.1 / 3**0.5)
+    networks = 0.1 * torch.randn(3, 1, generator=rng, dtype=torch.float64) + torch.zeros(3, 500)
+    _, error, _ = Answers({0: nothing.by_seed[0]}).gained_by(Answers({0: networks}))
+    assert error == pytest.approx(float(networks[:, 0].std()) / 3**0.5)
+
+
+def test_methods_of_one_cell_are_compared_where_they_stand():
+    """Planted: the same methods stand at another eta, and one of them has no such number."""
+    scenarios, cells = [], {}
+    for number, (eta, values) in enumerate(((50, (0.0, 1.0)), (100, (1.0, 0.0)))):
+        methods = {name: {"AUC": torch.full((2, 4), value)} for name, value in zip("ab", values, strict=True)}
+        cells[Cell(number)] = Scored.of({**methods, "c": {"MSE": torch.zeros(1, 4)}})
+        scenarios.append(Scenario(Cell(number), {"eta": eta}))
+    results = Results(pandas.DataFrame([]), cells, scenarios)
+    found = list(Gains([("a", "b"), ("a", "c")], [{"eta": 50}, {"eta": 100}], "method", ("AUC",))(results))
+    assert [each.value for each in found] == [1.0, None, -1.0, None]
+    assert found[0].axes == {"eta": 50, "method": "b", "over": "a"}
+    assert found[1].note
 
 
 def test_texts_that_both_find_hard_make_no_difference_less_certain():

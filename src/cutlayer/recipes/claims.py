@@ -54,19 +54,41 @@ def above(
 
     def judge(results: Results) -> Iterable[Verdict]:
         number = results.number(metric, **where)
-        low, high = number.lower, number.upper
-        if low is None and number.value is not None and number.se is not None:
-            low, high = number.value - ERRORS * number.se, number.value + ERRORS * number.se
-        if number.value is None or low is None or high is None:
+        if (found := _within(number)) is None:
             yield Verdict(claim=claim, here=number.note or "no number", held=None, stated=stated)
             return
-        here = f"{100 * number.value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}] points"
-        held: bool | None = low > 0 and number.value >= least
+        low, value, high = found
+        held: bool | None = low > 0 and value >= least
         if refuted_below and not held and high >= 0:
             held = None
+        yield Verdict(claim=claim, here=_in_points(low, value, high), held=held, stated=stated)
+
+    return judge
+
+
+def not_below(claim: str, metric: str, where: Where, *, stated: str = "") -> Claim:
+    """The interval of a difference must not lie below 0."""
+
+    def judge(results: Results) -> Iterable[Verdict]:
+        number = results.number(metric, **where)
+        found = _within(number)
+        held = None if found is None else found[2] >= 0
+        here = (number.note or "no number") if found is None else _in_points(*found)
         yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
+
+
+def _within(number: Number) -> tuple[float, float, float] | None:
+    """The lower end of a number's interval, itself, and the upper end; `None` without a number or an interval."""
+    low, value, high = number.lower, number.value, number.upper
+    if low is None and value is not None and number.se is not None:
+        low, high = value - ERRORS * number.se, value + ERRORS * number.se
+    return None if value is None or low is None or high is None else (low, value, high)
+
+
+def _in_points(low: float, value: float, high: float) -> str:
+    return f"{100 * value:+.2f} [{100 * low:+.2f}, {100 * high:+.2f}] points"
 
 
 Decide: TypeAlias = Callable[[float, float], tuple[bool | None, str]]
@@ -99,18 +121,6 @@ def alike(claim: str, metric: str, first: tuple[str, Where], second: tuple[str, 
 
     def judge(fall: float, error: float) -> tuple[bool | None, str]:
         return abs(fall) <= ERRORS * error, f"they differ by {100 * abs(fall):.1f} ± {100 * error:.1f} points"
-
-    return _differ(claim, metric, dict((first, second)), stated, judge)
-
-
-def not_below(
-    claim: str, metric: str, first: tuple[str, Where], second: tuple[str, Where], *, stated: str = ""
-) -> Claim:
-    """The second share is not lower than the first one by two standard errors."""
-
-    def judge(fall: float, error: float) -> tuple[bool | None, str]:
-        way = "lower" if fall > 0 else "higher"
-        return fall <= ERRORS * error, f"the second is {way} by {100 * abs(fall):.1f} ± {100 * error:.1f} points"
 
     return _differ(claim, metric, dict((first, second)), stated, judge)
 

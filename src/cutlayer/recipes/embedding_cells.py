@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
-from typing import Final
+from typing import Any, Final, Self
 
 import torch
 from torch import Tensor
@@ -23,14 +23,12 @@ from cutlayer.reports import Leaking, etas_for_recovery
 from cutlayer.reports.audit.embeddings import embedding_arms
 from cutlayer.reports.downstream import (
     CLEAN,
-    DENOISED,
     NOISY,
-    Arm,
-    Downstream,
     DownstreamSpec,
     Mean,
-    measure_downstream,
+    distances,
     numbered,
+    tested_networks,
 )
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoiser_training import train_denoisers
@@ -42,6 +40,8 @@ MODEL: Final = "model"
 """What these vendors call it."""
 _SEEDS: Final = 3
 """Networks of a cell."""
+ACCURACY, AUC, COSINE = "accuracy", "AUC", "cosine"
+_SHARES: Final = (ACCURACY, AUC)
 
 
 class Spared(Cell):
@@ -184,6 +184,38 @@ class Leaks(Spec):
     points: tuple[Leaking, ...]
 
 
+class Scored(Spec):
+    """What some methods score on the same texts, each text by itself, so that cells can be compared text by text.
+
+    Attributes:
+        methods: By what they are called and by metric, `[runs][texts]`: values whose mean is the score, to five digits.
+    """
+
+    methods: dict[str, dict[str, tuple[tuple[float, ...], ...]]]
+
+    @classmethod
+    def of(cls, methods: Mapping[str, Mapping[str, Tensor]], **more: Any) -> Self:
+        """The same of `[runs, texts]`, and further fields."""
+        told = {
+            name: {metric: [[float(f"{each:.5g}") for each in run] for run in found.tolist()]
+                   for metric, found in metrics.items()}
+            for name, metrics in methods.items()
+        }  # fmt: skip
+        return cls.model_validate({"methods": told, **more})
+
+    def by_text(self, metric: str, where: Mapping[str, Level]) -> Tensor | None:
+        """As of `paired.ByText`; methods stand on the axis of that name."""
+        found = self.methods.get(str(where["method"]), {}).get(metric) if where.keys() == {"method"} else None
+        return None if found is None else torch.tensor(found, dtype=torch.float64)
+
+    def measures(self) -> Iterator[Measure]:
+        """The scores, with intervals over texts and runs."""
+        for method, metrics in self.methods.items():
+            for metric, by_text in metrics.items():
+                values = torch.tensor(by_text, dtype=torch.float64)
+                yield measured(metric, Mean.of_shares(values) if metric in _SHARES else Mean.of(values), method)
+
+
 class Denoised(Spec):
     """Embeddings of which a denoiser took the noise out.
 
@@ -223,13 +255,13 @@ class EmbeddingCell(Cell):
         found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
         return {name: values[of].squeeze(1) for name, values in found.items()}
 
-    def counts(self, arm: str) -> bool:
-        """Whether this cell is where an arm is told of: clean embeddings, which all cells have, are once."""
-        return arm != CLEAN or self.privacy.clipped
-
-    def called(self, arm: str) -> str:
-        """What an arm is called in tables."""
-        return self.method if arm == NOISY else arm
+    def told(self, arms: Mapping[str, Tensor]) -> dict[str, Tensor]:
+        """Those that this cell tells of, by what they are called: clean ones, which all cells have, once."""
+        return {
+            self.method if arm == NOISY else arm: values
+            for arm, values in arms.items()
+            if arm != CLEAN or self.privacy.clipped
+        }
 
 
 class EmbeddedCell(EmbeddingCell):
@@ -247,17 +279,13 @@ class EmbeddedCell(EmbeddingCell):
         super().check(lab)
         self.task.check(lab.options.data)
 
-    def run(self, lab: Lab) -> Downstream:
+    def run(self, lab: Lab) -> Scored:
         rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
-        return learnt_from(self.arms(rows, lab), rows, learnt, seed=self.seed, passes=self.passes)
+        arms = self.arms(rows, lab)
+        return learnt_from(self.told(arms), arms[CLEAN], rows, learnt, seed=self.seed, passes=self.passes)
 
-    def measures(self, result: Downstream) -> Iterator[Measure]:
-        for arm in result.arms:
-            if self.counts(arm.name):
-                yield from of_arm(arm, self.called(arm.name))
-        for metric, found in (("worth, accuracy", result.worth_accuracy), ("worth, AUC", result.worth_auc)):
-            if found is not None:
-                yield measured(metric, found, DENOISED)
+    def measures(self, result: Scored) -> Iterator[Measure]:
+        yield from result.measures()
 
 
 def singly(rows: Dataset) -> tuple[Dataset, Tensor]:
@@ -267,27 +295,28 @@ def singly(rows: Dataset) -> tuple[Dataset, Tensor]:
     return Dataset(tuple((text,) for text in places)), of
 
 
-def learnt_from(arms: Mapping[str, Tensor], rows: Dataset, learnt: int, *, seed: int, passes: int) -> Downstream:
-    """What small networks learn of labels from each kind of embeddings.
+def learnt_from(
+    arms: Mapping[str, Tensor], clean: Tensor, rows: Dataset, learnt: int, *, seed: int, passes: int
+) -> Scored:
+    """What small networks learn of labels from each kind of embeddings, and how near these come to clean ones.
 
     Args:
-        arms: Embeddings of the rows by what they are, clean ones among them.
+        arms: Embeddings of the rows by what they are called.
+        clean: Those without noise.
         rows: With labels.
-        learnt: How many, at the beginning, are learnt from.
+        learnt: How many, at the beginning, are learnt from; the others are tested on.
         seed: Of the first of the networks.
         passes: Of each.
     """
     spec = DownstreamSpec(seeds=tuple(range(seed, seed + _SEEDS)), passes=passes)
-    return measure_downstream(
-        arms, arms[CLEAN], numbered(rows.labels or ()), torch.arange(len(rows)) < learnt, spec=spec
-    )
-
-
-def of_arm(arm: Arm, method: str) -> Iterator[Measure]:
-    """The numbers of embeddings of one kind, called a method's."""
-    for metric, found in (("accuracy", arm.accuracy), ("AUC", arm.auc), ("MSE", arm.mse), ("cosine", arm.cosine)):
-        if found is not None:
-            yield measured(metric, found, method)
+    labels, known = numbered(rows.labels or ()), torch.arange(len(rows)) < learnt
+    tested = tested_networks(arms, labels, known, spec=spec)
+    methods = {}
+    for name, values in arms.items():
+        mse, cosine = distances(values[learnt:], clean[learnt:])
+        found = {ACCURACY: tested[name].right, AUC: tested[name].area, "MSE": mse[None], COSINE: cosine[None]}
+        methods[name] = {metric: by_text for metric, by_text in found.items() if by_text is not None}
+    return Scored.of(methods)
 
 
 def measured(metric: str, found: Mean, method: str) -> Measure:

@@ -11,19 +11,20 @@ from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
+import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cutlayer.core import Spec
 from cutlayer.data import Dataset, read_dataset
 from cutlayer.data.webnlg import read_webnlg
-from cutlayer.recipes.embedding_cells import EmbeddingCell
+from cutlayer.recipes.embedding_cells import EmbeddingCell, Scored
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.tasks import Limits, Task, at_most, data_file
 from cutlayer.reports.downstream import numbered
 
-_RESAMPLED: Final = 200
+SCORE: Final = "score"
 _TOP: Final = 10
 """Documents that are looked at of each search."""
 
@@ -60,13 +61,6 @@ class Asked(Spec):
         return at_most(found, limits.test), 0
 
 
-class Scores(Spec):
-    """Scores by what embeddings are called, with their standard errors, of `n` rows."""
-
-    n: int
-    scores: dict[str, tuple[float, float]]
-
-
 class AskedCell(EmbeddingCell):
     """What is asked of a data set's embeddings, which are made in one way.
 
@@ -88,20 +82,19 @@ class AskedCell(EmbeddingCell):
         for part in (task.train, task.test) if self.asked.kind == "classification" else (task.test,):
             data_file(lab.options.data, task.name, part)
 
-    def run(self, lab: Lab) -> Scores:
+    def run(self, lab: Lab) -> Scored:
         rows, learnt = self.asked.read(lab.options.data, self.limits)
-        arms = self.arms(rows, lab)
-        found = {name: score(self.asked.kind, values, rows, learnt=learnt) for name, values in arms.items()}
-        return Scores(n=len(rows) - learnt, scores=found)
+        told = self.told(self.arms(rows, lab))
+        return Scored.of({
+            name: {SCORE: score(self.asked.kind, values, rows, learnt=learnt)[None]} for name, values in told.items()
+        })  # fmt: skip
 
-    def measures(self, result: Scores) -> Iterator[Measure]:
-        for arm, (value, error) in result.scores.items():
-            if self.counts(arm):
-                yield Measure("score", value, error, result.n, axes={"method": self.called(arm)})
+    def measures(self, result: Scored) -> Iterator[Measure]:
+        yield from result.measures()
 
 
-def score(kind: str, embeddings: Tensor, rows: Dataset, *, learnt: int) -> tuple[float, float]:
-    """What embeddings score, and its standard error over rows that are drawn again.
+def score(kind: str, embeddings: Tensor, rows: Dataset, *, learnt: int) -> Tensor:
+    """What embeddings score, row by row: `[tested rows]` float64, whose mean it is.
 
     Args:
         kind: As of `Asked`.
@@ -109,49 +102,49 @@ def score(kind: str, embeddings: Tensor, rows: Dataset, *, learnt: int) -> tuple
         rows: The texts, with labels but of `retrieval`.
         learnt: How many, at the beginning, are learnt from.
     """
-    return _SCORES[kind](embeddings, rows, learnt)
+    return torch.from_numpy(_SCORES[kind](embeddings, rows, learnt))
 
 
-def _classes(embeddings: Tensor, rows: Dataset, learnt: int) -> tuple[float, float]:
+def _classes(embeddings: Tensor, rows: Dataset, learnt: int) -> Numbers:
     from sklearn.linear_model import LogisticRegression
     from sklearn.pipeline import make_pipeline
     from sklearn.preprocessing import StandardScaler
 
     labels = np.array(rows.labels)
     found = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000)).fit(embeddings[:learnt], labels[:learnt])
-    return _mean((found.predict(embeddings[learnt:]) == labels[learnt:]).astype(np.float64))
+    return np.asarray(found.predict(embeddings[learnt:]) == labels[learnt:], dtype=np.float64)
 
 
-def _pairs(embeddings: Tensor, rows: Dataset, learnt: int) -> tuple[float, float]:
+def _pairs(embeddings: Tensor, rows: Dataset, learnt: int) -> Numbers:
     from sklearn.metrics import average_precision_score
 
     alike = nn.functional.cosine_similarity(embeddings[:, 0], embeddings[:, 1]).numpy()
     truth = numbered(rows.labels or ()).numpy()
-    return _resampled(len(rows), lambda drawn: float(average_precision_score(truth[drawn], alike[drawn])))
+    return _by_row(len(rows), lambda some: float(average_precision_score(truth[some], alike[some])))
 
 
-def _clusters(embeddings: Tensor, rows: Dataset, learnt: int) -> tuple[float, float]:
+def _clusters(embeddings: Tensor, rows: Dataset, learnt: int) -> Numbers:
     from sklearn.cluster import KMeans
     from sklearn.metrics import v_measure_score
 
     truth = numbered(rows.labels or ()).numpy()
     found = KMeans(int(truth.max()) + 1, n_init=10, random_state=0).fit_predict(_directions(embeddings).numpy())
-    return _resampled(len(rows), lambda drawn: float(v_measure_score(truth[drawn], found[drawn])))
+    return _by_row(len(rows), lambda some: float(v_measure_score(truth[some], found[some])))
 
 
-def _retrieved(embeddings: Tensor, rows: Dataset, learnt: int) -> tuple[float, float]:
+def _retrieved(embeddings: Tensor, rows: Dataset, learnt: int) -> Numbers:
     from sklearn.metrics import ndcg_score
 
     queries, documents = _directions(embeddings[:, 0]), _directions(embeddings[:, 1])
     asked = np.array([first for first, *_ in rows.texts])
     relevant = asked[:, None] == asked[None, :]  # who asks the same looks for all of these
     alike = (queries @ documents.T).numpy()
-    return _mean(np.array([
+    return np.array([
         ndcg_score(relevant[query : query + 1], alike[query : query + 1], k=_TOP) for query in range(len(rows))
-    ]))  # fmt: skip
+    ])  # fmt: skip
 
 
-_SCORES: Final[Mapping[str, Callable[[Tensor, Dataset, int], tuple[float, float]]]] = {
+_SCORES: Final[Mapping[str, Callable[[Tensor, Dataset, int], Numbers]]] = {
     "classification": _classes,
     "pairs": _pairs,
     "clustering": _clusters,
@@ -163,11 +156,8 @@ def _directions(embeddings: Tensor) -> Tensor:
     return nn.functional.normalize(embeddings.double(), dim=-1)
 
 
-def _mean(values: Numbers) -> tuple[float, float]:
-    return float(values.mean()), float(values.std() / len(values) ** 0.5)
-
-
-def _resampled(n: int, of: Callable[[NDArray[np.int64]], float]) -> tuple[float, float]:
-    rng = np.random.default_rng(0)
-    drawn = [of(rng.integers(n, size=n)) for _ in range(_RESAMPLED)]
-    return of(np.arange(n)), float(np.std(drawn))
+def _by_row(n: int, of: Callable[[NDArray[np.int64]], float]) -> Numbers:
+    """A score of all rows as a mean over rows: by how much it changes where one of them is left out (the jackknife)."""
+    rows = np.arange(n)
+    without = np.array([of(np.delete(rows, row)) for row in rows])
+    return np.asarray(of(rows) + (n - 1) * (without.mean() - without))

@@ -1,4 +1,4 @@
-"""Trainings compared text by text: two runs of one seed are measured on the same test texts.
+"""Results compared text by text: two runs of one seed are measured on the same test texts.
 
 Two accuracies on some hundred texts are uncertain by points, mostly because some texts are hard for both. Of their
 difference that is left out. Its error is over texts and over runs, as another study would have other ones of both.
@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise, product
-from typing import Final, Self, TypeAlias
+from typing import Final, Protocol, Self, TypeAlias, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -17,39 +17,54 @@ from torch import Tensor
 from cutlayer.recipes.claims import above
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.study import Claim, Results
-from cutlayer.recipes.word_training import READ, WordsAnswered, most_read
+from cutlayer.recipes.word_training import READ, UA, most_read
 from cutlayer.reports.estimate import standard_error
 
-GAINED: Final = "UA gained"
+GAINED: Final = f"{UA} gained"
 EQUAL: Final = "UA gained at equal reading"
 ACCURACY: Final = "UA at equal reading"
 
 
+@runtime_checkable
+class ByText(Protocol):
+    """A cell's result that is known of each text."""
+
+    def by_text(self, metric: str, where: Mapping[str, Level]) -> Tensor | None:
+        """What each text adds to a mean, `[runs, texts]` float64.
+
+        Args:
+            metric: The mean's name in the long table.
+            where: Where it stands on axes that the cell does not; the result has none of other places.
+        """
+        ...
+
+
 @dataclass(frozen=True)
 class Answers:
-    """What the trainings of a place make of the test texts.
+    """What the cells of a place make of the test texts.
 
     Attributes:
-        by_seed: `[texts]` float64 each: 1 where a text is labelled right, and between two places a part of it.
+        by_seed: `[runs, texts]` float64 each: 1 where a text is labelled right, and between two places a part of it.
     """
 
     by_seed: Mapping[int, Tensor]
 
     @classmethod
-    def at(cls, results: Results, **axes: Level) -> Self:
-        """Those of the finished trainings that stand there."""
+    def at(cls, results: Results, metric: str = UA, **axes: Level) -> Self:
+        """Those of the finished cells that stand there."""
         found = {}
         for scenario in results.scenarios:
-            result = results.cells.get(scenario.cell)
-            if isinstance(result, WordsAnswered) and all(scenario.axes.get(each) == at for each, at in axes.items()):
-                found[scenario.cell.seed] = torch.tensor(result.right, dtype=torch.float64)
+            result, own = results.cells.get(scenario.cell), scenario.axes
+            if isinstance(result, ByText) and all(own.get(each, at) == at for each, at in axes.items()):
+                values = result.by_text(metric, {each: at for each, at in axes.items() if each not in own})
+                if values is not None:
+                    found[scenario.cell.seed] = values
         return cls(found)
 
     @property
     def accuracy(self) -> tuple[float, float, int]:
         """The share of texts that are labelled right, with the standard error, and of how many texts."""
-        right = torch.stack(list(self.by_seed.values()))
-        return float(right.mean()), standard_error(right), right.shape[1]
+        return _mean(list(self.by_seed.values()))
 
     def towards(self, other: Answers, part: float) -> Answers:
         """A part of the way to another place, along a straight line."""
@@ -58,33 +73,44 @@ class Answers:
     def gained_by(self, other: Answers) -> tuple[float, float, int] | None:
         """By how much the others are more accurate, with the standard error, and of how many texts."""
         paired = [two - one for _, one, two in self._paired(other)]
-        if not paired:
-            return None
-        difference = torch.stack(paired)
-        return float(difference.mean()), standard_error(difference), difference.shape[1]
+        return _mean(paired) if paired else None
 
     def _paired(self, other: Answers) -> Iterator[tuple[int, Tensor, Tensor]]:
         for seed in sorted(self.by_seed.keys() & other.by_seed.keys()):
             yield seed, self.by_seed[seed], other.by_seed[seed]
 
 
+def _mean(of_seeds: Sequence[Tensor]) -> tuple[float, float, int]:
+    """The mean of `[runs, texts]` of each seed, with the standard error, and of how many texts.
+
+    Runs of one seed have something in common, which they have not with those of others: each seed counts as one, and
+    its runs where there is no other.
+    """
+    values = of_seeds[0] if len(of_seeds) == 1 else torch.stack([each.mean(0) for each in of_seeds])
+    return float(values.mean()), standard_error(values), values.shape[1]
+
+
 @dataclass(frozen=True)
 class Gains:
-    """By how much each arm's accuracy exceeds another's at the same share, text by text.
+    """By how much each arm exceeds another at the same place, text by text.
 
     Attributes:
         pairs: Of arms: the one that is compared with, and the other.
         places: Where pairs are compared, on axes of the scenarios.
+        axis: On which arms stand.
+        metrics: What is compared: `METRIC gained` in the long table.
     """
 
     pairs: Sequence[tuple[str, str]]
     places: Sequence[Mapping[str, Level]]
+    axis: str = "arm"
+    metrics: Sequence[str] = (UA,)
 
     def __call__(self, results: Results) -> Iterator[Measure]:
-        for place, (before, after) in product(self.places, self.pairs):
-            first, second = (Answers.at(results, arm=arm, **place) for arm in (before, after))
-            axes: dict[str, Level] = {**place, "arm": after, "over": before}
-            yield _measured(GAINED, first.gained_by(second), axes)
+        for place, (before, after), metric in product(self.places, self.pairs, self.metrics):
+            first, second = (Answers.at(results, metric, **{**place, self.axis: arm}) for arm in (before, after))
+            axes: dict[str, Level] = {**place, self.axis: after, "over": before}
+            yield _measured(f"{metric} gained", first.gained_by(second), axes)
 
     def claims(self, by: Mapping[tuple[str, str], str], titles: Mapping[str, str], said: Sequence[str]) -> list[Claim]:
         """That arms are more accurate than those that they are compared with.

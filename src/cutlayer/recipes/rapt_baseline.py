@@ -12,29 +12,25 @@ import torch
 from pydantic import BaseModel
 
 from cutlayer.attacks.evaluation.statistics import area_by_item
-from cutlayer.core import Cut, Spec
-from cutlayer.recipes.embedding_cells import measured
+from cutlayer.core import Cut
+from cutlayer.recipes.embedding_cells import ACCURACY, AUC, Scored
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.long_table import Level, Measure
+from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.training import RoadCell, split_run
 from cutlayer.recipes.word_training import Arm
-from cutlayer.reports.downstream import Mean, numbered
+from cutlayer.reports.downstream import numbered
 
 RAPT: Final = "RAPT"
 
 
-class Classified(Spec):
+class Classified(Scored):
     """How a tuned classifier does on unseen texts of two labels.
 
     Attributes:
-        accuracy: Share of them whose label it tells.
-        auc: Area under the ROC curve.
         replaced: Share of the training texts' words that were replaced.
     """
 
-    accuracy: Mean
-    auc: Mean
     replaced: float | None
 
 
@@ -70,14 +66,9 @@ class RaptCell(RoadCell):
             scores = torch.tensor([
                 each.probability if each.label == labels[1] else 1 - each.probability for each in told
             ])  # fmt: skip
-            return Classified(
-                accuracy=Mean.of_shares(((scores > 0.5) == truth).double()[None]),
-                auc=Mean.of_shares(area_by_item(scores, truth)[None]),
-                replaced=run.result.replaced,
-            )
+            found = {ACCURACY: ((scores > 0.5) == truth).double()[None], AUC: area_by_item(scores, truth)[None]}
+            return Classified.of({RAPT: found}, replaced=run.result.replaced)
 
     def measures(self, result: Any) -> Iterator[Measure]:
-        axes: dict[str, Level] = {"method": RAPT}
-        yield measured("accuracy", result.accuracy, RAPT)
-        yield measured("AUC", result.auc, RAPT)
-        yield Measure("replaced", result.replaced, axes=axes)
+        yield from result.measures()
+        yield Measure("replaced", result.replaced, axes={"method": RAPT})

@@ -13,18 +13,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from cutlayer.core import Ragged, Spec
+from cutlayer.core import Ragged
 from cutlayer.core.denoiser import PaperDenoiserSpec, paper_shape
 from cutlayer.customer import Progress
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models.denoiser import Denoiser, DenoiserBlock, sinusoids
 from cutlayer.models.heads import seeded
 from cutlayer.privacy.distances import largest_distance
-from cutlayer.recipes.embedding_cells import MODEL, DenoiserCell, learnt_from, of_arm, singly, vendor_of
+from cutlayer.recipes.embedding_cells import MODEL, DenoiserCell, Scored, learnt_from, singly, vendor_of
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.tasks import Limits, Task
-from cutlayer.reports.downstream import CLEAN, Downstream
+from cutlayer.reports.downstream import CLEAN
 from cutlayer.vendor.catalogue import Catalogue, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.denoiser_training import RATES, Pairing, pairing_of
@@ -78,16 +78,14 @@ class RowDenoiser(nn.Module):
         return found
 
 
-class ServerDenoised(Spec):
-    """What came of it.
+class ServerDenoised(Scored):
+    """What a small network learns of its embeddings.
 
     Attributes:
-        downstream: What a small network learns of embeddings.
         exponent: eta · B_x of Proposition 1, whose bound is divided by e to that power, less 1.
         missed: Squared difference of denoised rows from rows as they are, in squares of these.
     """
 
-    downstream: Downstream
     exponent: float
     missed: float
 
@@ -135,16 +133,16 @@ class ServerDenoiserCell(Cell):
         texts, of = singly(rows)
         embedded, missed = server.embedded(read(texts, card.info.embedding.max_length), denoiser, lab.progress)
         arms = {name: values[of].squeeze(1) for name, values in embedded.items()}
+        clean = arms.pop(CLEAN)
+        found = learnt_from(arms, clean, rows, learnt, seed=self.seed, passes=self.passes)
         return ServerDenoised(
-            downstream=learnt_from(arms, rows, learnt, seed=self.seed, passes=self.passes),
+            methods=found.methods,
             exponent=self.eta * largest_distance(server.pairing.table),
             missed=missed,
         )
 
     def measures(self, result: ServerDenoised) -> Iterator[Measure]:
-        for arm in result.downstream.arms:
-            if arm.name == SERVER:
-                yield from of_arm(arm, SERVER)
+        yield from result.measures()
         axes: dict[str, Level] = {"method": SERVER}
         yield Measure("bound's exponent", result.exponent, axes=axes)
         yield Measure("rows, variances", result.missed, axes=axes)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import product
+from itertools import chain, product
 from typing import Annotated, Any, Final
 
 from pydantic import Field
@@ -23,12 +23,22 @@ from cutlayer.recipes import inference
 from cutlayer.recipes.attribute_readings import InferenceCell, PostsSpec
 from cutlayer.recipes.claims import above, at_most, falls, not_below
 from cutlayer.recipes.denoiser_costs import CostCell
-from cutlayer.recipes.embedding_cells import Denoised, DenoiserCell, EmbeddedCell, LeakCell, Spared
-from cutlayer.recipes.embedding_tasks import Asked, AskedCell
+from cutlayer.recipes.embedding_cells import (
+    ACCURACY,
+    AUC,
+    COSINE,
+    Denoised,
+    DenoiserCell,
+    EmbeddedCell,
+    LeakCell,
+    Spared,
+)
+from cutlayer.recipes.embedding_tasks import SCORE, Asked, AskedCell
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Named, RecipeConfig, Setting, named, read_yaml, shipped
+from cutlayer.recipes.paired import Gains
 from cutlayer.recipes.rapt_baseline import RAPT, RaptCell
 from cutlayer.recipes.read_releases import NEAREST, POSTERIOR, Form, ReadCell
 from cutlayer.recipes.recipe import Recipe
@@ -46,6 +56,8 @@ CLIPPED, TOKEMB, TEXT = "clipped rows", "TokEmbPriv", "Text2Text"
 """What leaves, and what embeddings are called that nothing was taken out of."""
 SND, LIGHT, IDS, UNCLIPPED = DENOISED, "SnD, light", "SnD, ids", "SnD, no clip"
 """Embeddings of clipped rows by the paper's denoiser and by ours, of ids, and of rows as they are."""
+LIGHT_ALONE = f"{CUSTOMER_ONLY}, light"
+"""The control of our denoiser."""
 
 
 class Scale(Spec):
@@ -172,10 +184,13 @@ _METHODS: Final[Mapping[str, _Method]] = {
     SND: _Method(CLIPPED),
     LIGHT: _Method(CLIPPED, "light"),
     CUSTOMER_ONLY: _Method(CLIPPED, without_answer=True),
+    LIGHT_ALONE: _Method(CLIPPED, "light", without_answer=True),
     IDS: _Method(TEXT),
     UNCLIPPED: _Method(TOKEMB),
 }
-_OF_ROWS: Final = (SND, LIGHT, CUSTOMER_ONLY)
+_OF_ROWS: Final = (SND, LIGHT, CUSTOMER_ONLY, LIGHT_ALONE)
+_WORTH: Final = ((CUSTOMER_ONLY, SND), (LIGHT_ALONE, LIGHT))
+"""Denoisers by their controls: by how much they are better is what the vendor's answer is worth."""
 
 
 @dataclass(frozen=True)
@@ -252,14 +267,26 @@ class _Cells:
             tuning=asked.tuning, arm=asked.arm, eta=eta, space=Source.of(asked.space, lab),
         )  # fmt: skip
 
-    def worth(self, tasks: Sequence[str], at: str, levels: Sequence[float]) -> list[Claim]:
-        """That the vendor's answer is worth something, wherever on an axis (`eta`, `leak`)."""
+    def gains(
+        self,
+        over: Sequence[str],
+        tasks: Sequence[str],
+        at: str,
+        levels: Sequence[float],
+        metrics: Sequence[str] = (AUC,),
+    ) -> Gains:
+        """What denoisers gain over their controls and SnD over other methods, wherever on an axis (`eta`, `leak`)."""
+        places = _places([self.title(task) for task in tasks], at, levels)
+        return Gains([*_WORTH, *((other, SND) for other in over)], places, "method", metrics)
+
+    def claims(self, gains: Gains) -> list[Claim]:
+        """That something is gained."""
         return [
             above(
-                f"SnD's AUC exceeds customer-only's: {self.title(task)}, {at} {level:g}.",
-                "worth, AUC", {"task": self.title(task), at: level, "method": SND}, refuted_below=True,
+                f"{after}'s {metric} is above {before}'s: {_told(place)}.",
+                f"{metric} gained", {**place, "method": after, "over": before}, refuted_below=True,
             )
-            for task, level in product(tasks, levels)
+            for metric, place, (before, after) in product(gains.metrics, gains.places, gains.pairs)
         ]  # fmt: skip
 
     @property
@@ -279,18 +306,26 @@ class _Cells:
         etas: Sequence[float],
         releases: Sequence[str],
         methods: Sequence[str],
-        claims: Sequence[Claim],
+        gains: Gains,
         *,
         more: Sequence[Scenario] = (),
     ) -> Part:
-        """Tasks by eta; `more` stands beside them."""
+        """Tasks by eta, and what is gained there; `more` stands beside them."""
         scenarios = [*more]
         for task, eta, left in product(tasks, etas, releases):
             cell = self.embedded(task, left, eta, methods)
             scenarios += Scenario.each(self.lab.options.seeds, cell, task=self.title(task), eta=eta)
         lines = PAPER.get(part.replace("-", "_"), {}).get(self.family, ())
         stated = Stated.lines(lines, percent=(), plain=["accuracy", "AUC", "MSE", "cosine"])
-        return LAYOUT.part(part, scenarios, stated=stated, claims=claims)
+        return LAYOUT.part(part, scenarios, stated=stated, claims=self.claims(gains), derived=gains)
+
+
+def _places(titles: Sequence[str], at: str, levels: Sequence[float]) -> list[dict[str, Level]]:
+    return [{"task": title, at: level} for title, level in product(titles, levels)]
+
+
+def _told(place: Mapping[str, Level]) -> str:
+    return ", ".join(level if isinstance(level, str) else f"{axis} {level:g}" for axis, level in place.items())
 
 
 @RECIPE.part("table-1", also=("table-2", "table-3"))
@@ -298,7 +333,8 @@ def table_1(c: SndConfig, lab: Lab) -> Part:
     """Accuracy on downstream tasks, by eta, beside embeddings without noise."""
     cells = _Cells(c, lab)
     tasks, etas = c.table_1, cells.etas.accuracy
-    return cells.part("table-1", tasks, etas, (CLIPPED,), _OF_ROWS, cells.worth(tasks, "eta", etas))
+    gains = cells.gains((CLIPPED,), tasks, "eta", etas, (ACCURACY,))
+    return cells.part("table-1", tasks, etas, (CLIPPED,), _OF_ROWS, gains)
 
 
 @RECIPE.part("table-4", also=("table-5", "table-6", "table-9", "table-10", "table-11"))
@@ -306,22 +342,13 @@ def table_4(c: SndConfig, lab: Lab) -> Part:
     """AUC, and how near embeddings come to clean ones, beside methods without a denoiser."""
     cells = _Cells(c, lab)
     tasks, etas = c.table_4, cells.etas.auc
-    claims = [
-        *cells.worth(tasks, "eta", etas),
-        *(
-            falls(
-                f"SnD's AUC is above {other}'s: {cells.title(task)}, eta {eta:g}.", "AUC",
-                *((name, {"task": cells.title(task), "eta": eta, "method": name}) for name in (SND, other)),
-            )
-            for task, eta, other in product(tasks, etas, (TOKEMB, TEXT, RAPT))
-        ),
-    ]  # fmt: skip
+    gains = cells.gains((TOKEMB, TEXT, RAPT), tasks, "eta", etas)
     more = [
         scenario
         for task, eta in product(tasks, etas)
         for scenario in Scenario.each(lab.options.seeds, cells.rapt(task, eta), task=cells.title(task), eta=eta)
     ]
-    return cells.part("table-4", tasks, etas, tuple(_RELEASES), _OF_ROWS, claims, more=more)
+    return cells.part("table-4", tasks, etas, tuple(_RELEASES), _OF_ROWS, gains, more=more)
 
 
 @RECIPE.part("table-13")
@@ -329,7 +356,8 @@ def table_13(c: SndConfig, lab: Lab) -> Part:
     """Etas at which what leaves carries nothing."""
     cells = _Cells(c, lab)
     tasks, etas = c.table_13, c.low_etas
-    return cells.part("table-13", tasks, etas, (CLIPPED, TEXT), _OF_ROWS, cells.worth(tasks, "eta", etas))
+    gains = cells.gains((CLIPPED, TEXT), tasks, "eta", etas)
+    return cells.part("table-13", tasks, etas, (CLIPPED, TEXT), _OF_ROWS, gains)
 
 
 @RECIPE.part("figure-2")
@@ -380,37 +408,25 @@ def figure_4(c: SndConfig, lab: Lab) -> Part:
 @RECIPE.part("figure-6")
 def figure_6(c: SndConfig, lab: Lab) -> Part:
     """A denoiser where noise is not known, at the vendor."""
-    cells, scenarios, claims = _Cells(c, lab), list[Scenario](), []
+    cells, scenarios = _Cells(c, lab), list[Scenario]()
     etas = cells.etas.auc
     for task, eta in product(c.figure_6, etas):
         cell = ServerDenoiserCell(
             beside=cells.denoiser(SND), task=Named("task", c.tasks)[task], limits=cells.scale.texts,
             passes=cells.scale.passes, eta=eta,
         )  # fmt: skip
-        where: dict[str, Level] = {"task": cells.title(task), "eta": eta}
-        scenarios += Scenario.each(lab.options.seeds, cell, **where)
-        claims.append(
-            falls(
-                f"SnD's AUC is above that of a denoiser at the vendor: {cells.title(task)}, eta {eta:g}.", "AUC",
-                (SND, {**where, "method": SND}), (SERVER, {**where, "method": SERVER}),
-            )
-        )  # fmt: skip
-    return cells.part("figure-6", c.figure_6, etas, (CLIPPED,), _OF_ROWS, claims, more=scenarios)
+        scenarios += Scenario.each(lab.options.seeds, cell, task=cells.title(task), eta=eta)
+    gains = cells.gains((SERVER,), c.figure_6, "eta", etas)
+    return cells.part("figure-6", c.figure_6, etas, (CLIPPED,), _OF_ROWS, gains, more=scenarios)
 
 
 @RECIPE.part("figure-7")
 def figure_7(c: SndConfig, lab: Lab) -> Part:
     """Rows clipped, and as they are."""
-    cells, claims = _Cells(c, lab), []
-    for task, eta in product(c.figure_7, cells.etas.auc):
-        where = {"task": cells.title(task), "eta": eta}
-        claims.append(
-            falls(
-                f"Clipping raises SnD's AUC: {cells.title(task)}, eta {eta:g}.", "AUC",
-                (SND, {**where, "method": SND}), (UNCLIPPED, {**where, "method": UNCLIPPED}),
-            )
-        )  # fmt: skip
-    return cells.part("figure-7", c.figure_7, cells.etas.auc, (CLIPPED, TOKEMB), (*_OF_ROWS, UNCLIPPED), claims)
+    cells, tasks = _Cells(c, lab), c.figure_7
+    etas = cells.etas.auc
+    gains = cells.gains((UNCLIPPED,), tasks, "eta", etas)
+    return cells.part("figure-7", tasks, etas, (CLIPPED, TOKEMB), (*_OF_ROWS, UNCLIPPED), gains)
 
 
 @RECIPE.part("tasks")
@@ -420,7 +436,9 @@ def tasks(c: SndConfig, lab: Lab) -> Part:
     for asked, eta, releases in product(c.asked, cells.etas.auc, _RELEASES):
         cell = AskedCell(asked=asked, limits=cells.scale.texts, **cells.way(releases, eta, _OF_ROWS))
         scenarios += Scenario.each(lab.options.seeds, cell, task=asked.task.title, kind=asked.kind, eta=eta)
-    return LAYOUT.part("tasks", scenarios)
+    places = _places([asked.task.title for asked in c.asked], "eta", cells.etas.auc)
+    gains = Gains([*_WORTH, (SND, LIGHT)], places, "method", (SCORE,))
+    return LAYOUT.part("tasks", scenarios, claims=cells.claims(gains), derived=gains)
 
 
 @RECIPE.part("table-12", also=("figure-5",))
@@ -452,19 +470,21 @@ def equal_leak(c: SndConfig, lab: Lab) -> Part:
         )  # fmt: skip
         found[releases] = {point.wanted: point.eta for point in lab.result(cell).points}
         scenarios += Scenario.each(1, cell, method=releases)
-    claims = cells.worth(c.equal_leak, "leak", c.leaks)
-    for task, leak in product(c.equal_leak, c.leaks):
-        title = cells.title(task)
-        for releases in _RELEASES:
-            embedded = cells.embedded(task, releases, found[releases][leak], (*_OF_ROWS, IDS))
-            scenarios += Scenario.each(lab.options.seeds, embedded, task=title, leak=leak)
-        place = {name: {"task": title, "leak": leak, "method": name} for name in (SND, LIGHT, IDS, TOKEMB, TEXT)}
-        where = f"where {100 * leak:g} % of tokens are read ({title})."
-        for metric, other in product(("AUC", "cosine"), (TOKEMB, TEXT)):
-            said = f"SnD's {metric} is above {other}'s {where}"
-            claims.append(falls(said, metric, (SND, place[SND]), (other, place[other])))
-        said = f"The light denoiser's AUC is not below the paper's {where}"
-        claims.append(not_below(said, "AUC", (SND, place[SND]), (LIGHT, place[LIGHT])))
-        said = f"AUC of denoised ids is not below that of rows {where}"
-        claims.append(not_below(said, "AUC", (SND, place[SND]), (IDS, place[IDS])))
-    return LAYOUT.part("equal-leak", scenarios, claims=claims)
+    gains = cells.gains((TOKEMB, TEXT), c.equal_leak, "leak", c.leaks)
+    not_worse = Gains([(SND, LIGHT), (SND, IDS)], gains.places, "method", gains.metrics)
+    claims = cells.claims(gains)
+    for place, (before, after) in product(gains.places, not_worse.pairs):
+        said, where = (
+            f"{after}'s AUC is not below {before}'s: {_told(place)}.",
+            {**place, "method": after, "over": before},
+        )
+        claims.append(not_below(said, f"{AUC} gained", where))
+    for place, other in product(gains.places, (TOKEMB, TEXT)):
+        said = f"SnD's cosine is above {other}'s: {_told(place)}."
+        claims.append(falls(said, COSINE, *((name, {**place, "method": name}) for name in (SND, other))))
+    for task, leak, releases in product(c.equal_leak, c.leaks, _RELEASES):
+        embedded = cells.embedded(task, releases, found[releases][leak], (*_OF_ROWS, IDS))
+        scenarios += Scenario.each(lab.options.seeds, embedded, task=cells.title(task), leak=leak)
+    return LAYOUT.part(
+        "equal-leak", scenarios, claims=claims, derived=lambda results: chain(gains(results), not_worse(results))
+    )

@@ -11,7 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+import torch
 from pydantic import BaseModel, Field
+from torch import Tensor
 
 from cutlayer.attacks import Attack, Measured, Outcome, TokenTruth
 from cutlayer.core import Cut, DataError, Spec, Tokens
@@ -21,7 +23,7 @@ from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.models import Kind
 from cutlayer.privacy import NoPrivacy
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.long_table import Measure, Number
+from cutlayer.recipes.long_table import Level, Measure, Number
 from cutlayer.recipes.options import Setting
 from cutlayer.recipes.replacement import Candidates, Draw, Replacement, Source
 from cutlayer.recipes.study import Results
@@ -39,6 +41,8 @@ from cutlayer.recipes.training import (
 from cutlayer.recipes.warm_up import PublicWarmUp, warmed_model
 from cutlayer.reports.audit import public_text
 
+UA = "UA"
+"""Utility: the accuracy on test texts."""
 READ = "read, all words"
 """Words that an attacker has: those in clear, and of the others those that it guesses."""
 
@@ -91,6 +95,10 @@ class WordsAnswered(WordsTrained):
     """
 
     right: tuple[bool, ...]
+
+    def by_text(self, metric: str, where: Mapping[str, Level]) -> Tensor | None:
+        """Whether each test text is labelled right (UA), `[1, texts]`."""
+        return None if where or metric != UA else torch.tensor([self.right], dtype=torch.float64)
 
 
 class WordTrainingCell(RoadCell):

@@ -162,8 +162,19 @@ class Downstream(BaseModel):
         return tuple(filter(None, (how, self.worth)))
 
 
-class _Tested:
-    """What networks of all seeds make of unseen texts: `right` and `area`, `[seeds, texts]` float64."""
+class Tested:
+    """What networks of all seeds make of unseen texts, as means over texts: of one kind of embeddings.
+
+    Args:
+        features: `[n, inputs]`.
+        labels: `[n]` int64, from 0.
+        learnt: `[n]` bool: which are learnt from; the others are tested on.
+        spec: How networks are trained.
+
+    Attributes:
+        right: `[seeds, texts]` float64: 1 where the label is told.
+        area: `[seeds, texts]` float64, whose mean is the area under the ROC curve; `None` of more than two labels.
+    """
 
     def __init__(self, features: Tensor, labels: Tensor, learnt: Tensor, spec: DownstreamSpec) -> None:
         width, classes = features.shape[1], int(labels.max()) + 1
@@ -190,30 +201,28 @@ def joined(embeddings: Tensor) -> Tensor:
     return embeddings.flatten(1)
 
 
-def distances(found: Tensor, clean: Tensor) -> tuple[Mean, Mean]:
-    """How near embeddings come to clean ones.
+def distances(found: Tensor, clean: Tensor) -> tuple[Tensor, Tensor]:
+    """How near embeddings come to clean ones, text by text; of a pair, the mean of its two.
 
     Args:
-        found: `[n, width]`, or `[n, 2, width]` of pairs, of which each text counts.
+        found: `[n, width]`, or `[n, 2, width]` of pairs.
         clean: The same, e_c.
 
     Returns:
-        Squared difference, the mean over coordinates, and cosine.
+        Squared difference, the mean over coordinates, and cosine: `[n]` float64 each.
     """
-    found, clean = (each.double().reshape(-1, each.shape[-1]) for each in (found, clean))
-    cosines = nn.functional.cosine_similarity(found, clean)
-    return Mean.of((found - clean).square().mean(1)[None]), Mean.of(cosines[None])
+    found, clean = (each.double().reshape(len(each), -1, each.shape[-1]) for each in (found, clean))
+    cosines = nn.functional.cosine_similarity(found, clean, dim=2)
+    return (found - clean).square().mean((1, 2)), cosines.mean(1)
 
 
-def measure_downstream(
-    arms: Mapping[str, Tensor], clean: Tensor, labels: Tensor, learnt: Tensor, *, spec: DownstreamSpec
-) -> Downstream:
+def tested_networks(
+    arms: Mapping[str, Tensor], labels: Tensor, learnt: Tensor, *, spec: DownstreamSpec
+) -> dict[str, Tested]:
     """Trains the same network on each kind of embeddings, and tests it on unseen ones.
 
     Args:
-        arms: By name (`CLEAN`, `NOISY`, `DENOISED`, `CUSTOMER_ONLY` or another), `[n, width]`, or `[n, 2, width]` of
-            pairs; of the same `n` texts or pairs.
-        clean: e_c, in the same shape.
+        arms: By name, `[n, width]`, or `[n, 2, width]` of pairs; of the same `n` texts or pairs.
         labels: `[n]` int64, from 0.
         learnt: `[n]` bool: which are learnt from; the others are tested on.
         spec: How.
@@ -226,10 +235,29 @@ def measure_downstream(
             "Embeddings' usefulness takes texts of two labels to learn from, and others to test on.",
             remedy="Give more texts.",
         )
-    tested = {name: _Tested(joined(values).float(), labels, learnt, spec) for name, values in arms.items()}
+    return {name: Tested(joined(values).float(), labels, learnt, spec) for name, values in arms.items()}
+
+
+def measure_downstream(
+    arms: Mapping[str, Tensor], clean: Tensor, labels: Tensor, learnt: Tensor, *, spec: DownstreamSpec
+) -> Downstream:
+    """What networks learn from each kind of embeddings, and how near these come to clean ones.
+
+    Args:
+        arms: By name (`CLEAN`, `NOISY`, `DENOISED`, `CUSTOMER_ONLY` or another), `[n, width]`, or `[n, 2, width]` of
+            pairs; of the same `n` texts or pairs.
+        clean: e_c, in the same shape.
+        labels: `[n]` int64, from 0.
+        learnt: `[n]` bool: which are learnt from; the others are tested on.
+        spec: How.
+
+    Raises:
+        DataError: There is nothing to be learnt, or to be tested on.
+    """
+    tested = tested_networks(arms, labels, learnt, spec=spec)
     told = []
     for name, values in arms.items():
-        mse, cosine = distances(values, clean)
+        mse, cosine = (Mean.of(each[None]) for each in distances(values, clean))
         area = tested[name].area
         told.append(
             Arm(
@@ -249,7 +277,7 @@ def measure_downstream(
     )
 
 
-def _worth(tested: Mapping[str, _Tested]) -> dict[str, Any]:
+def _worth(tested: Mapping[str, Tested]) -> dict[str, Any]:
     if not {DENOISED, CUSTOMER_ONLY} <= tested.keys():
         return {}
     both, alone = tested[DENOISED], tested[CUSTOMER_ONLY]
