@@ -35,7 +35,7 @@ OTHERS = ("TokEmbPriv", "Text2Text", "RAPT")
 ALONE = ("customer-only", "customer-only, light")
 PARTS = {
     *("table-1", "table-4", "table-12", "table-13", "figure-2", "figure-4", "figure-6", "figure-7"),
-    *("tasks", "equal-leak"),
+    *("denoisers", "tasks", "equal-leak"),
 }
 OF_POSTS = {"known": "train", "attacked": "test", "public": "train", "columns": {"gender": ("female", "male")}}
 CONFIG = SHIPPED.model_copy(
@@ -160,6 +160,15 @@ def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
     assert claims == [f"{method}'s AUC is above {over}'s: MRPC, eta 20." for method, over in pairs]
     paper = [row for row in written["table"] if row["part"] == "table-4" and row["source"] == "paper"]
     assert {row["value"] for row in paper if row["method"] == "SnD" and row["metric"] == "AUC"} == {0.674, 0.675, 0.691}
+
+
+def test_what_denoisers_learnt_is_told_by_method_and_range(whole):
+    rows = [row for row in whole[1]["table"] if row["part"] == "denoisers"]
+    of = {(row["method"], row["metric"]): row for row in rows}
+    assert {method for method, _ in of} == {SND, "SnD, light", *ALONE, "SnD, ids", "SnD, no clip"}
+    assert len({row["etas"] for row in rows if row["method"] == SND}) == 3
+    assert -1 <= of[SND, "cosine, denoised"]["value"] <= 1
+    assert of[SND, "MSE, mean_embedding"]["value"] > 0
 
 
 def test_the_accuracy_of_single_texts_stands_beside_clean_ones(whole):

@@ -328,6 +328,15 @@ def _told(place: Mapping[str, Level]) -> str:
     return ", ".join(level if isinstance(level, str) else f"{axis} {level:g}" for axis, level in place.items())
 
 
+@RECIPE.part("denoisers")
+def denoisers(c: SndConfig, lab: Lab) -> Part:
+    """What denoisers learnt, by the vendor's own measurement on public text that was kept back."""
+    cells = _Cells(c, lab)
+    return LAYOUT.part(
+        "denoisers", [scenario for name in _METHODS for scenario in Scenario.each(1, cells.denoiser(name), method=name)]
+    )
+
+
 @RECIPE.part("table-1", also=("table-2", "table-3"))
 def table_1(c: SndConfig, lab: Lab) -> Part:
     """Accuracy on downstream tasks, by eta, beside embeddings without noise."""
