@@ -291,6 +291,13 @@ def test_rows_are_denoised_clipped_and_as_they_are(whole):
     assert {"SnD", "SnD, no clip"} <= {row["method"] for row in rows}
 
 
+def test_the_texts_of_a_list_each_count(tmp_path):
+    write(tmp_path, "talks", "train", [{"turns": ["hi", "yes"]}, {"turns": []}, {"turns": ["no", "bye"]}])
+    file = TextFile(name="talks", part="train", column="turns", lists=True, texts=3)
+    assert file.read(tmp_path).texts == (("hi",), ("yes",), ("no",))
+    assert "lists" not in TextFile(name="talks", part="train").model_dump()
+
+
 def test_denoisers_learn_from_no_text_of_a_task(whole, tiny, data, tmp_path):
     given = Dataset(((" W1  w2 ",), ("w3",)))
     assert but(given, frozenset([_folded("w1 W2")])) == [("w3",)]

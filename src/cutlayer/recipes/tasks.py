@@ -20,6 +20,7 @@ from sklearn.feature_extraction.text import CountVectorizer
 
 from cutlayer.core import DataError, Spec
 from cutlayer.data import Dataset, read_dataset
+from cutlayer.data.read import rows_with
 
 _WORD = r"[a-z]{3,}"
 SPLIT_SEED = 0
@@ -218,18 +219,28 @@ def data_file(folder: Path, name: str, part: str) -> Path:
 
 
 class TextFile(Spec):
-    """Single texts: the beginning of a public data set's file, so many at most."""
+    """Single texts: the beginning of a public data set's file, so many at most.
+
+    Attributes:
+        lists: Whether the column holds lists of texts, each of which counts, such as the turns of dialogues.
+    """
 
     name: str
     part: str
     column: str = "text"
+    lists: bool = Field(default=False, exclude_if=lambda lists: not lists)
     texts: int | None = Field(default=None, ge=1)
 
     def path(self, folder: Path) -> Path:
         return data_file(folder, self.name, self.part)
 
     def read(self, folder: Path) -> Dataset:
-        whole = read_dataset(self.path(folder), text_column=self.column)
+        path = self.path(folder)
+        if self.lists:
+            listed = ({self.column: text} for row in rows_with(path, [self.column]) for text in row[self.column])
+            whole = read_dataset(list(listed), text_column=self.column)
+        else:
+            whole = read_dataset(path, text_column=self.column)
         return whole if self.texts is None else whole.select(range(min(self.texts, len(whole))))
 
 
