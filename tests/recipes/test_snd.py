@@ -8,24 +8,25 @@ import pytest
 import torch
 
 from cutlayer.attacks.evaluation import attributes
-from cutlayer.core import DataError
+from cutlayer.core import ConfigError, DataError
 from cutlayer.customer import Silent
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.data import Dataset
-from cutlayer.recipes import RECIPES, inference
+from cutlayer.recipes import RECIPES, attribute_readings, inference
 from cutlayer.recipes.attribute_readings import PostsSpec
 from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _folded, but
 from cutlayer.recipes.embedding_tasks import score
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
 from cutlayer.recipes.server_denoiser import ServerDenoiserCell
-from cutlayer.recipes.snd import RECIPE, Attributes, Etas, Scale
+from cutlayer.recipes.snd import RECIPE
+from cutlayer.recipes.snd_settings import Attributes, Etas, Scale
 from cutlayer.recipes.tasks import Limits, TextFile
 from cutlayer.reports.estimate import standard_error
 from cutlayer.wire.messages import Precision
 from tests.recipes import test_inference
 from tests.recipes.test_inference import named, posts, write
-from tests.recipes.worlds import sentences, write_split
+from tests.recipes.worlds import sentences, write_split, write_tiny_t5
 from tests.service.tiny import write_tiny_bert
 
 SHIPPED = RECIPE.config
@@ -43,7 +44,10 @@ CONFIG = SHIPPED.model_copy(
         "tasks": {name: SHIPPED.tasks[name] for name in ("mrpc", "cola")},
         "public": (TextFile(name="ag_news", part="train"),),
         "spared": (),
-        "etas": {"encoder": Etas(accuracy=(ETA,), auc=(ETA,), read=(ETA,))},
+        "etas": {
+            kind: Etas(accuracy=(ETA,), auc=(ETA,), read=(ETA,), inferred=(ETA,), between=(20.0, 5000.0))
+            for kind in ("encoder", "encoder-decoder")
+        },
         "low_etas": (0.01,),
         "table_1": ("cola",),
         "table_4": ("mrpc",),
@@ -68,7 +72,6 @@ CONFIG = SHIPPED.model_copy(
         "asked": tuple(each for each in SHIPPED.asked if each.kind in ("pairs", "clustering")),
         "equal_leak": ("mrpc",),
         "leaks": (0.3,),
-        "between": (20.0, 5000.0),
         "sizes": {
             Size.TINY: Scale(
                 texts=Limits(train=24, test=12),
@@ -186,7 +189,7 @@ def test_methods_meet_where_as_much_is_read_of_each(whole):
     assert all(20 < eta < 5000 for eta in etas.values())
     measured = {row["method"] for row in rows if row["metric"] == "AUC"}
     assert measured == {*read, "clean", "SnD", "SnD, light", "SnD, ids", *ALONE}
-    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 8
+    assert len(whole[1]["parts"]["equal-leak"]["claims"]) == 10
     gained = [row for row in rows if row["metric"] == "AUC gained"]
     assert len(gained) == 6
     assert {row["leak"] for row in gained} == {0.3}
@@ -204,6 +207,23 @@ def test_attributes_are_inferred_of_clipped_rows(whole):
     assert {name for name, _ in found} == {"blogs", "moments"}
     assert {row["n"] for row in rows} == {80}
     assert len(found) == 4
+
+
+def test_each_corpus_is_attacked_in_its_own_releases(whole, tiny, data, tmp_path, monkeypatch):
+    """Both have as many posts: nothing but what is in them tells one from the other."""
+    cells = [each["cell"] for each in whole[1]["cells"] if "posts" in each["cell"] and each["cell"]["eta"] == ETA]
+    made, given = [], attribute_readings.release
+    patched = lambda sets, *rest, **more: made.append(sets) or given(sets, *rest, **more)  # noqa: E731
+    monkeypatch.setattr(attribute_readings, "release", patched)
+    monkeypatch.setattr(attributes, "CONTROL_KNOWN", 160)
+    monkeypatch.setattr(attributes, "CONTROL_ATTACKED", 160)
+    with Lab(options(tiny, data, tmp_path)) as lab:
+        for cell in cells:
+            attribute_readings.InferenceCell.model_validate(cell).run(lab)
+    assert len(cells) == len(made) == 2
+    name = next(iter(made[0]))
+    first, second = (sets[name].segments[0].values.tolist() for sets in made)
+    assert first != second
 
 
 def test_what_a_text_costs_stands_beside_the_whole_model(whole):
@@ -277,18 +297,40 @@ def test_a_denoiser_of_rows_finds_them_in_little_noise_and_not_in_much(whole, ti
 
 def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, data, tmp_path):
     config = CONFIG.model_copy(update={"noise": "snd-code"})
-    report = RECIPE.using(config).run(options(tiny, data, tmp_path, only=("table-13", "figure-2")), Silent())
+    only = ("table-4", "table-13", "figure-2", "figure-6")
+    report = RECIPE.using(config).run(options(tiny, data, tmp_path, only=only), Silent())
     assert report.failures == {}
     cells = [each["cell"] for each in json.loads((tmp_path / "report.json").read_text())["cells"]]
     assert all(cell.get("noise", "snd-code") == "snd-code" for cell in cells)
+    (rapt,) = [cell for cell in cells if "arm" in cell]
+    assert rapt["noise"] == "snd-code"
     of_rows = [cell for cell in cells if cell.get("denoised")]
     assert {cell["privacy"]["noise"] for cell in of_rows} == {"snd-code"}
     assert {each["by"]["releases"]["noise"] for cell in of_rows for each in cell["denoised"]} == {"snd-code"}
 
 
+def test_an_encoder_decoder_is_measured_at_etas_of_its_own(data, tmp_path):
+    model, only = write_tiny_t5(tmp_path / "t5"), ("denoisers", "table-1", "table-4", "equal-leak")
+    report = RECIPE.using(CONFIG).run(options(model, data, tmp_path / "out", only=only), Silent())
+    written = json.loads((tmp_path / "out" / "report.json").read_text())
+    # of a model without training nothing is read, so that no eta has 30 % read: told, and the rest goes on
+    assert all(name.startswith("leak-") for name in report.failures)
+    told = {row["method"] for row in written["table"] if row["part"] == "table-4" and row["metric"] == "AUC"}
+    assert {"clean", SND, "RAPT"} <= told
+    (rapt,) = [each["cell"] for each in written["cells"] if "arm" in each["cell"]]
+    assert rapt["label_words"] == {}
+
+
 def test_rows_are_denoised_clipped_and_as_they_are(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "figure-7" and row["metric"] == "AUC"]
     assert {"SnD", "SnD, no clip"} <= {row["method"] for row in rows}
+
+
+def test_public_text_of_a_tasks_data_set_is_refused_by_its_name(tiny, data, tmp_path):
+    config = CONFIG.model_copy(update={"public": (TextFile(name="mrpc", part="test", column="text_a"),)})
+    with pytest.raises(ConfigError, match="mrpc"):
+        RECIPE.using(config).run(options(tiny, data, tmp_path, only=("table-1",)), Silent())
+    assert not (tmp_path / "cells").exists()
 
 
 def test_the_texts_of_a_list_each_count(tmp_path):

@@ -6,7 +6,11 @@ import gzip
 import json
 import random
 
+import torch
+from transformers import T5Config, T5ForConditionalGeneration
+
 from cutlayer.data import Dataset
+from cutlayer.models import load_tokenizer
 from cutlayer.recipes.options import Size
 from cutlayer.recipes.sap import RECIPE, Scale
 from cutlayer.recipes.tasks import Limits
@@ -81,3 +85,18 @@ def small_config():
             },
         }
     )
+
+
+def write_tiny_t5(folder):
+    """A tiny T5 without training, that reads and writes with the starter's tokenizer; its folder's path."""
+    tokenizer = load_tokenizer("starter")
+    tokenizer.eos_token = tokenizer.sep_token
+    torch.manual_seed(0)
+    config = T5Config(
+        vocab_size=len(tokenizer), d_model=32, d_kv=8, d_ff=64, num_layers=2, num_heads=4,
+        pad_token_id=tokenizer.pad_token_id, eos_token_id=tokenizer.eos_token_id,
+        decoder_start_token_id=tokenizer.pad_token_id,
+    )  # fmt: skip
+    T5ForConditionalGeneration(config).save_pretrained(folder)
+    tokenizer.save_pretrained(folder)
+    return str(folder)

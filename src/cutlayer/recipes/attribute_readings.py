@@ -8,7 +8,7 @@ import json
 import time
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, Self
 
 import torch
 from pydantic import Field
@@ -42,6 +42,7 @@ from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.read_releases import Form, of_mechanism
 from cutlayer.recipes.tasks import data_file
+from cutlayer.reports.cells import digest
 
 _ORDER_SEED = 0
 """All runs of the recipe see the same posts."""
@@ -111,6 +112,10 @@ class AttackCell(Cell):
         """The attack in a few words, for the cell's name."""
         return f"{self.attack}-{self.column}-{self.labelled}" if self.column else self.attack
 
+    def alike(self, **told: Any) -> Self:
+        """The same cell without its attack: what releases, and texts that are made up for controls, depend on."""
+        return self.model_copy(update={"attack": "", "column": "", "labelled": 0, **told})
+
     def check(self, lab: Lab) -> None:
         for part in (self.posts.known, self.posts.attacked, self.posts.public):
             data_file(lab.options.data, self.posts.name, part)
@@ -157,17 +162,17 @@ class InferenceCell(AttackCell):
         corpus = corpus_of(self, lab)
 
         def made() -> Released:
-            folder = lab.workspace / f"{self.form.slug}-eta{self.eta:g}-s{self.seed}"
+            folder = lab.workspace / f"releases-{digest(self.alike())}"
             return release(
                 corpus.sets(), self.form.privacy(self.eta, self.noise), model=lab.options.model,
                 home=lab.home(str(self.seed)), folder=folder, progress=lab.progress,
             )  # fmt: skip
 
-        released: Released = lab.once(("released", self.form, self.eta, self.noise, self.seed, self.scale), made)
+        released: Released = lab.once(("released", self.alike()), made)
         begun = time.monotonic()
         transcript, truth = target_of(self, corpus, released)
         # what is checked on made-up texts does not depend on the noise of these
-        checked = ("controls", self.attack, self.column)
+        checked = ("controls", self.alike(attack=self.attack, column=self.column, eta=0.0, seed=0))
         known: dict[str, Any] = {"model": corpus.model.whole, "public": corpus.public, "annotated": corpus.annotated}
         outcome = examine(
             self.attack, transcript, knowledge=replace(released.knowledge, **known), truth=truth,
@@ -330,7 +335,8 @@ class Corpus:
 
 def corpus_of(cell: AttackCell, lab: Lab) -> Corpus:
     """The texts of a cell, read once for all cells of a process."""
-    return lab.once(("corpus", cell.posts.name, cell.entities.name, cell.scale), lambda: Corpus(cell, lab))
+    texts = cell.posts.model_dump_json(), cell.entities.model_dump_json(), cell.scale
+    return lab.once(("corpus", *texts), lambda: Corpus(cell, lab))
 
 
 # ---------------------------------------------------------------- what is attacked of releases

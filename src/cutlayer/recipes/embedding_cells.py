@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import shutil
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any, Final, Self
 
 import torch
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.attacks import Measured
-from cutlayer.core import Proportion, Spec, StorageError
+from cutlayer.core import ConfigError, Fault, Proportion, Spec, StorageError
 from cutlayer.customer import FinetuneSpec
 from cutlayer.data import Dataset
 from cutlayer.privacy import PrivacySpec
@@ -79,6 +80,15 @@ class DenoiserCell(Cell):
         how = f"{releases.mechanism}{'-clip' if releases.clip else ''}-{releases.noise}"
         return f"denoiser-{training.kind}-{how}{'-without-answer' if training.without_answer else ''}-s{self.seed}"
 
+    def check(self, lab: Lab) -> None:
+        super().check(lab)
+        own = {task.name for task in self.spared.tasks} | {file.name for file in self.spared.files}
+        if found := [file.name for file in self.public if file.name in own]:
+            raise ConfigError(
+                [Fault("public", found[0], "is a task's data set, of which denoisers learn nothing")],
+                remedy="Name other public text.",
+            )
+
     def run(self, lab: Lab) -> DenoiserInfo:
         settings = vendor_of(self, lab)
         training = self.training.model_copy(update={"seed": self.seed})
@@ -138,6 +148,7 @@ class LeakCell(Cell):
         public: The attackers' own text.
         leaks: The shares.
         between: Etas to look between.
+        further: Attacks that take long, and read at the etas that were found alone; none may count for more.
     """
 
     model: str
@@ -148,6 +159,7 @@ class LeakCell(Cell):
     public: TextFile
     leaks: tuple[float, ...]
     between: tuple[float, float]
+    further: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
@@ -155,22 +167,37 @@ class LeakCell(Cell):
 
     def run(self, lab: Lab) -> Leaks:
         def read(eta: float) -> Proportion:
-            cell = ReadCell(
-                model=self.model, private=self.private, form=self.form, eta=eta, noise=self.noise, attacks=self.attacks,
-                public=self.public, seed=self.seed,
-            )  # fmt: skip
-            found = [each.outcome for each in lab.result(cell).reads.values()]
-            return max(
-                (_beyond_chance(each) for each in found if isinstance(each, Measured)), key=lambda each: each.value
-            )
+            return self._strongest(lab, eta, self.attacks)[1]
 
-        return Leaks(points=tuple(etas_for_recovery(read, self.leaks, between=self.between)))
+        points = tuple(etas_for_recovery(read, self.leaks, between=self.between))
+        by = tuple(self._strongest(lab, point.eta, self.attacks)[0] for point in points)
+        told = [self._beyond_chance(lab, point.eta, self.further) for point in points] if self.further else []
+        return Leaks(points=points, by=by, further=tuple(told))
+
+    def _strongest(self, lab: Lab, eta: float, attacks: tuple[str, ...]) -> tuple[str, Proportion]:
+        found = self._beyond_chance(lab, eta, attacks)
+        if not found:
+            raise ConfigError(
+                f"No attack on {self.form.value} passed its controls at eta {eta:g}.", remedy="Look between other etas."
+            )
+        return max(found.items(), key=lambda each: each[1].value)
+
+    def _beyond_chance(self, lab: Lab, eta: float, attacks: tuple[str, ...]) -> dict[str, Proportion]:
+        """What attacks read of releases at an eta; of those that passed their controls."""
+        cell = ReadCell(
+            model=self.model, private=self.private, form=self.form, eta=eta, noise=self.noise, attacks=attacks,
+            public=self.public, seed=self.seed,
+        )  # fmt: skip
+        read = {name: each.outcome for name, each in lab.result(cell).reads.items()}
+        return {name: _beyond_chance(found) for name, found in read.items() if isinstance(found, Measured)}
 
     def measures(self, result: Leaks) -> Iterator[Measure]:
-        for point in result.points:
+        for number, point in enumerate(result.points):
             axes: dict[str, Level] = {"leak": point.wanted}
             yield Measure("eta", point.eta, axes=axes)
-            yield Measure("read", point.read.value, point.read.standard_error, point.read.n, axes=axes)
+            yield replace(Measure.share("read", point.read, note=result.by[number]), axes=axes)
+            for attack, found in result.further[number].items() if result.further else ():
+                yield replace(Measure.share(f"read, {attack}", found), axes=axes)
 
 
 def _beyond_chance(found: Measured) -> Proportion:
@@ -179,9 +206,17 @@ def _beyond_chance(found: Measured) -> Proportion:
 
 
 class Leaks(Spec):
-    """One eta for each share."""
+    """One eta for each share.
+
+    Attributes:
+        points: The etas, and what was read there beyond chance.
+        by: The attack that read it.
+        further: What further attacks read there, by name.
+    """
 
     points: tuple[Leaking, ...]
+    by: tuple[str, ...]
+    further: tuple[dict[str, Proportion], ...] = ()
 
 
 class Scored(Spec):
@@ -241,6 +276,11 @@ class EmbeddingCell(Cell):
     privacy: PrivacySpec
     method: str
     denoised: tuple[Denoised, ...] = ()
+
+    def check(self, lab: Lab) -> None:
+        super().check(lab)
+        for each in self.denoised:
+            each.by.check(lab)
 
     @property
     def how(self) -> str:
@@ -305,10 +345,10 @@ def learnt_from(
         clean: Those without noise.
         rows: With labels.
         learnt: How many, at the beginning, are learnt from; the others are tested on.
-        seed: Of the first of the networks.
+        seed: Of the cell: networks of no other one have theirs.
         passes: Of each.
     """
-    spec = DownstreamSpec(seeds=tuple(range(seed, seed + _SEEDS)), passes=passes)
+    spec = DownstreamSpec(seeds=tuple(range(_SEEDS * seed, _SEEDS * (seed + 1))), passes=passes)
     labels, known = numbered(rows.labels or ()), torch.arange(len(rows)) < learnt
     tested = tested_networks(arms, labels, known, spec=spec)
     methods = {}

@@ -16,6 +16,7 @@ from cutlayer.core import Cut
 from cutlayer.recipes.embedding_cells import ACCURACY, AUC, Scored
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.read_releases import of_mechanism
 from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.training import RoadCell, split_run
 from cutlayer.recipes.word_training import Arm
@@ -41,11 +42,13 @@ class RaptCell(RoadCell):
         arm: Which words are drawn, and how many plain ones stand before them.
         eta: Privacy parameter per word.
         space: Gives words their vectors.
+        noise: Whose noise is drawn, by the mechanism's name.
     """
 
     arm: Arm
     eta: float
     space: Source
+    noise: str = of_mechanism()
 
     @property
     def name(self) -> str:
@@ -56,7 +59,8 @@ class RaptCell(RoadCell):
         return Classified
 
     def run(self, lab: Lab) -> Classified:
-        privacy = self.arm.replacement(self.space).privacy(self.eta, lab)
+        drawn = self.arm.replacement(self.space).model_copy(update={"noise": self.noise})
+        privacy = drawn.privacy(self.eta, lab)
         road: dict[str, Any] = {"cut": Cut(bottom=None), "privacy": privacy, "reconstruction": self.arm.reconstruction}
         with split_run(self, lab, str(self.seed), **road) as run:
             test = run.data.test

@@ -14,6 +14,7 @@ from cutlayer.customer.reading import WordReading
 from cutlayer.privacy import Words
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.read_releases import of_mechanism
 from cutlayer.reports import Calibrated, etas_for_shares
 
 Candidates: TypeAlias = Literal["category", "all"]
@@ -56,6 +57,7 @@ class Replacement(Spec):
         words: As of `privacy.Words`; and so `candidates` and `draw`.
         space: Gives words their vectors.
         components: Of its table, between which distances are measured; `None` for the table itself.
+        noise: Whose noise is drawn, by the mechanism's name.
     """
 
     words: tuple[str, ...]
@@ -63,13 +65,16 @@ class Replacement(Spec):
     draw: Draw = "noise"
     space: Source
     components: int | None = None
+    noise: str = of_mechanism()
 
     def privacy(self, eta: float, lab: Lab) -> Words:
         """The mechanism at an eta."""
         space = self.space.placed(lab)
         if self.components is not None:
             space = f"{space}:{self.components}"
-        return Words(eta=eta, words=self.words, candidates=self.candidates, draw=self.draw, space=space)
+        return Words(
+            eta=eta, words=self.words, candidates=self.candidates, draw=self.draw, space=space, noise=self.noise
+        )
 
     def reading(self, lab: Lab) -> WordReading:
         """How texts are read as words."""

@@ -5,6 +5,7 @@ Ref: Split-and-Denoise, §3.4 (Proposition 1), A.10 and Figure 6, arXiv:2310.091
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from itertools import chain
 from typing import Final
@@ -19,7 +20,9 @@ from cutlayer.customer import Progress
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models.denoiser import Denoiser, DenoiserBlock, sinusoids
 from cutlayer.models.heads import seeded
+from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.distances import largest_distance
+from cutlayer.privacy.mechanisms.mechanism import norm_of
 from cutlayer.recipes.embedding_cells import MODEL, DenoiserCell, Scored, learnt_from, singly, vendor_of
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Level, Measure
@@ -33,6 +36,8 @@ from cutlayer.wire.messages import Precision
 
 SERVER: Final = "server"
 _TEXTS: Final = 64
+_MOST: Final = 690.0
+"""An exponent whose power of e is a number."""
 
 
 class RowDenoiser(nn.Module):
@@ -82,11 +87,14 @@ class ServerDenoised(Scored):
     """What a small network learns of its embeddings.
 
     Attributes:
-        exponent: eta · B_x of Proposition 1, whose bound is divided by e to that power, less 1.
+        exponent: eta · B_x of Proposition 1, in the distance of the mechanism's promise.
+        bound: Of what an unbiased denoiser at the vendor misses at least (eq. 4), for rows in the table's box. It is 0
+            below the smallest number.
         missed: Squared difference of denoised rows from rows as they are, in squares of these.
     """
 
     exponent: float
+    bound: float
     missed: float
 
 
@@ -134,10 +142,13 @@ class ServerDenoiserCell(Cell):
         embedded, missed = server.embedded(read(texts, card.info.embedding.max_length), denoiser, lab.progress)
         arms = {name: values[of].squeeze(1) for name, values in embedded.items()}
         clean = arms.pop(CLEAN)
+        norm = norm_of(find_mechanism(self.beside.releases.noise))
+        exponent = self.eta * largest_distance(server.pairing.table, norm)
         found = learnt_from(arms, clean, rows, learnt, seed=self.seed, passes=self.passes)
         return ServerDenoised(
             methods=found.methods,
-            exponent=self.eta * largest_distance(server.pairing.table),
+            exponent=exponent,
+            bound=server.spread / math.expm1(exponent) if exponent < _MOST else 0.0,
             missed=missed,
         )
 
@@ -145,6 +156,7 @@ class ServerDenoiserCell(Cell):
         yield from result.measures()
         axes: dict[str, Level] = {"method": SERVER}
         yield Measure("bound's exponent", result.exponent, axes=axes)
+        yield Measure("bound", result.bound, axes=axes)
         yield Measure("rows, variances", result.missed, axes=axes)
 
 
@@ -158,6 +170,12 @@ class _Server:
 
     def __init__(self, cell: ServerDenoiserCell, pairing: Pairing) -> None:
         self._cell, self.pairing = cell, pairing
+
+    @property
+    def spread(self) -> float:
+        """Of the table's box: the sum of its squared sides, by four times their number (eq. 4's numerator)."""
+        sides = self.pairing.table.amax(0) - self.pairing.table.amin(0)
+        return float(sides.double().square().mean() / 4)
 
     def trained(
         self, known: Ragged, shape: PaperDenoiserSpec, checkpoints: Checkpoints, progress: Progress
@@ -199,8 +217,8 @@ class _Server:
             clean, released, mask = self._released(some, rng)
             denoised = denoiser(released, mask)[mask]
             missed += torch.stack([(denoised - clean[mask]).square().sum(), clean[mask].square().sum()]).double()
-            found[CLEAN].append(self.pairing.embed(some.with_values(clean[mask])))
-            found[SERVER].append(self.pairing.embed(some.with_values(denoised)))
+            found[CLEAN].append(self.pairing.embed(some.with_values(clean[mask])).cpu())
+            found[SERVER].append(self.pairing.embed(some.with_values(denoised)).cpu())
             progress.update("embed", sum(map(len, found[CLEAN])), len(texts))
         back = order.argsort()
         return {name: torch.cat(each)[back] for name, each in found.items()}, float(missed[0] / missed[1])

@@ -47,6 +47,7 @@ from cutlayer.models import Kind, Quantization
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
 from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.long_table import Measure
+from cutlayer.recipes.model import Model
 from cutlayer.recipes.reference.classifier import train_centralised
 from cutlayer.recipes.reference.fit import ReferenceRun, order_without_privacy
 from cutlayer.recipes.study import Results
@@ -299,6 +300,17 @@ class CentralisedCell(TrainingCell):
         run = train_centralised(whole, progress=lab.progress)
         rows, epochs = (len(whole.train), len(whole.dev), len(whole.test)), len(run.dev)
         return Trained(ua=run.accuracy, rows=rows, epochs=epochs, seconds=run.seconds)
+
+
+def told_of(model: Model, tuning: TuningSpec, label_words: Mapping[str, str]) -> dict[str, Any]:
+    """A method, and what is written for labels, as a model is told of them: fields of a `TrainingCell`.
+
+    An encoder-decoder has no head that reads a text, so that there is nothing to be said of what it reads.
+    """
+    if model.family.kind is not Kind.ENCODER_DECODER:
+        return {"tuning": tuning, "label_words": None}
+    headless = type(tuning)(**tuning.model_dump(exclude={"method", "pooling"}))
+    return {"tuning": headless, "label_words": label_words}
 
 
 class RoadCell(TrainingCell):

@@ -20,7 +20,6 @@ from cutlayer.core import Cut, DataError, Spec, Tokens
 from cutlayer.customer import Objective, TrainSpec, TuningSpec
 from cutlayer.customer.evidence import Evidence
 from cutlayer.customer.reconstruction import Reconstruction
-from cutlayer.models import Kind
 from cutlayer.privacy import NoPrivacy
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Level, Measure, Number
@@ -37,6 +36,7 @@ from cutlayer.recipes.training import (
     settled,
     split_run,
     splits,
+    told_of,
 )
 from cutlayer.recipes.warm_up import PublicWarmUp, warmed_model
 from cutlayer.reports.audit import public_text
@@ -282,14 +282,8 @@ class Trainings:
         )  # fmt: skip
 
     def told(self, tuning: TuningSpec, source: str | None = None) -> dict[str, Any]:
-        """A method, and what is written for labels, as a model is told of them, the recipe's by default.
-
-        An encoder-decoder has no head that reads a text, so that there is nothing to be said of what it reads.
-        """
-        if self.lab.model(source).family.kind is not Kind.ENCODER_DECODER:
-            return {"tuning": tuning, "label_words": None}
-        headless = type(tuning)(**tuning.model_dump(exclude={"method", "pooling"}))
-        return {"tuning": headless, "label_words": self.label_words}
+        """A method, and what is written for labels, as a model is told of them, the recipe's by default."""
+        return told_of(self.lab.model(source), tuning, self.label_words)
 
     def training(self, tuning: TuningSpec, source: str | None = None) -> TrainSpec:
         """How a method trains a model, the recipe's by default; rates that were chosen are of that one."""
