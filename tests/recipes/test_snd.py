@@ -30,7 +30,7 @@ from tests.recipes.worlds import sentences, write_split, write_tiny_t5
 from tests.service.tiny import write_tiny_bert
 
 SHIPPED = RECIPE.config
-ETA = 20.0
+ETA, T5_ETA = 20.0, 5.0
 SND = "SnD"
 OTHERS = ("TokEmbPriv", "Text2Text", "RAPT")
 ALONE = ("customer-only", "customer-only, light")
@@ -45,8 +45,8 @@ CONFIG = SHIPPED.model_copy(
         "public": (TextFile(name="ag_news", part="train"),),
         "spared": (),
         "etas": {
-            kind: Etas(accuracy=(ETA,), auc=(ETA,), read=(ETA,), inferred=(ETA,), between=(20.0, 5000.0))
-            for kind in ("encoder", "encoder-decoder")
+            kind: Etas(accuracy=(eta,), auc=(eta,), read=(eta,), inferred=(eta,), between=(20.0, 5000.0))
+            for kind, eta in (("encoder", ETA), ("encoder-decoder", T5_ETA))
         },
         "low_etas": (0.01,),
         "table_1": ("cola",),
@@ -108,7 +108,8 @@ def data(tmp_path_factory):
     for place, (part, count) in enumerate((("train", 200), ("test", 90))):
         rows = posts(count, place, 1000 * place)
         write(folder, "blogs", part, rows)
-        write(folder, "moments", part, [{"text": "of whom nothing is known", "gender": None}, *rows])
+        others = posts(count, place + 7, 1000 * place)
+        write(folder, "moments", part, [{"text": "of whom nothing is known", "gender": None}, *others])
         write(folder, "wnut17", part, named(600, place))
     facts = [
         {"triples": [["a", "b", "c"]], "references": [text], "category": f"c{number % 3}"}
@@ -310,15 +311,27 @@ def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, dat
 
 
 def test_an_encoder_decoder_is_measured_at_etas_of_its_own(data, tmp_path):
-    model, only = write_tiny_t5(tmp_path / "t5"), ("denoisers", "table-1", "table-4", "equal-leak")
-    report = RECIPE.using(CONFIG).run(options(model, data, tmp_path / "out", only=only), Silent())
+    model = write_tiny_t5(tmp_path / "t5")
+    report = RECIPE.using(CONFIG).run(options(model, data, tmp_path / "out", only=("table-4",)), Silent())
+    assert report.failures == {}
     written = json.loads((tmp_path / "out" / "report.json").read_text())
-    # of a model without training nothing is read, so that no eta has 30 % read: told, and the rest goes on
-    assert all(name.startswith("leak-") for name in report.failures)
-    told = {row["method"] for row in written["table"] if row["part"] == "table-4" and row["metric"] == "AUC"}
-    assert {"clean", SND, "RAPT"} <= told
+    rows = [row for row in written["table"] if row["metric"] == "AUC" and row["source"] == "here"]
+    assert {"clean", SND, "RAPT"} <= {row["method"] for row in rows}
+    assert {row["eta"] for row in rows} == {T5_ETA}
     (rapt,) = [each["cell"] for each in written["cells"] if "arm" in each["cell"]]
     assert rapt["label_words"] == {}
+
+
+def test_where_no_eta_has_as_much_read_that_is_told_and_the_others_go_on(tiny, data, tmp_path):
+    encoder = CONFIG.etas["encoder"].model_copy(update={"between": (1.0, 1.1)})
+    config = CONFIG.model_copy(update={"etas": {"encoder": encoder}})
+    only = ("equal-leak", "table-13")
+    report = RECIPE.using(config).run(options(tiny, data, tmp_path, only=only), Silent())
+    assert set(report.failures) == {f"leak-{form}-sst2-s0" for form in ("clipped-rows", "rows", "road")}
+    assert all("No eta between 1 and 1.1" in why for why in report.failures.values())
+    written = json.loads((tmp_path / "report.json").read_text())
+    parts = {row["part"] for row in written["table"] if row.get("value") is not None}
+    assert parts == {"table-13"}
 
 
 def test_rows_are_denoised_clipped_and_as_they_are(whole):

@@ -106,7 +106,9 @@ def release(
         folder: The transcript's.
         progress: Where to show progress.
     """
-    spec = settle(FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type))
+    given = FinetuneSpec(privacy=privacy, cut=Cut(bottom=bottom), wire_type=wire_type)
+    # nothing is trained, and a cut T5 has no dropout of its own
+    spec = settle(given.model_copy(update={"training": given.training.model_copy(update={"dropout": False})}))
     archive = local_archive(home, model, spec.cut)
     road = Road(archive, home, spec, run_privatizing(archive, home, spec))
     return road.release(texts, folder=folder, progress=progress)

@@ -239,7 +239,7 @@ class Scored(Spec):
         return cls.model_validate({"methods": told, **more})
 
     def by_text(self, metric: str, where: Mapping[str, Level]) -> Tensor | None:
-        """As of `paired.ByText`; methods stand on the axis of that name."""
+        """`[runs, texts]` float64, as of `paired.ByText`; methods stand on the axis of that name."""
         found = self.methods.get(str(where["method"]), {}).get(metric) if where.keys() == {"method"} else None
         return None if found is None else torch.tensor(found, dtype=torch.float64)
 
@@ -341,8 +341,8 @@ def learnt_from(
     """What small networks learn of labels from each kind of embeddings, and how near these come to clean ones.
 
     Args:
-        arms: Embeddings of the rows by what they are called.
-        clean: Those without noise.
+        arms: Embeddings of the rows by what they are called, `[rows, width]`, or `[rows, 2, width]` of pairs.
+        clean: Those without noise, in the same shape.
         rows: With labels.
         learnt: How many, at the beginning, are learnt from; the others are tested on.
         seed: Of the cell: networks of no other one have theirs.

@@ -206,6 +206,6 @@ def _measured(
     metric: str, found: tuple[float, float, int] | None, axes: Mapping[str, Level], *, note: str = ""
 ) -> Measure:
     if found is None:
-        return Measure(metric, None, note="not both were trained under one seed", axes=axes)
+        return Measure(metric, None, note="not both are there under one seed", axes=axes)
     value, error, texts = found
     return Measure(metric, value, error, texts, note=note, axes=axes)
