@@ -208,6 +208,32 @@ def test_a_frame_takes_no_more_than_the_vendor_does(
     assert max(frames) * 4 <= 100
 
 
+@pytest.mark.parametrize("name", ["ids", "rows"])
+def test_a_frame_has_no_more_bytes_than_the_vendor_takes(
+    name: str,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    change_settings: Callable[..., None],  # noqa: F811 - the fixture
+) -> None:
+    """Rows of wide models are more bytes than the vendor takes long before they are too many positions."""
+    texts, limit = [f"w{number} w{number % 7}" for number in range(200)], 4096
+    change_settings(data_dir, limits={"max_step_bytes": limit})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        found = client.embed(texts, privacy=SETTINGS[name], denoiser="none", progress=None)
+        frames = [entry for entry in client.ledger.frames() if entry.route == "embeddings"]
+        assert sum(entry.texts for entry in frames) == found.sent == 200
+        assert max(sum(entry.payload_bytes.values()) for entry in frames) <= limit
+        long = " ".join(f"w{number}" for number in range(60))
+    if name == "ids":
+        return
+    with customer(data_dir, api_key, tmp_path / "other") as client:
+        with pytest.raises(ConfigError, match=r"A text has 62 positions.*takes 42 in one frame") as refused:
+            client.embed([*texts, long], privacy=SETTINGS[name], denoiser="none", progress=None)
+        assert "max_step_bytes" in refused.value.remedy
+        assert not any(entry.texts for entry in client.ledger.frames())
+
+
 def test_what_was_answered_before_a_stop_is_not_asked_again(
     data_dir: Path,
     api_key: str,

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from cutlayer.core import Place, Ragged, Tokens
+from cutlayer.core import ConfigError, Place, Ragged, Tokens
 from cutlayer.customer import Client, Gate, LanguageResult, Sampling, Training
 from cutlayer.customer.derived import run_privatizing
 from cutlayer.customer.order import Order
@@ -25,6 +26,7 @@ from cutlayer.wire.tensors import decode_tensors
 from tests.promises.accounts import Watched, archive_of, check_accounted, check_kept_home
 from tests.promises.runs import LANGUAGE, SEED, corpus, customer
 from tests.quick import slow_but
+from tests.service.fixtures import change_settings  # noqa: F401 - used by name
 from tests.settings import specs
 
 TRAIN, TEST = (Dataset(corpus(n, seed=seed).texts) for n, seed in ((40, 1), (10, 2)))
@@ -200,6 +202,28 @@ def test_generation_sends_rows_of_the_newest_tokens_and_nothing_else(
 ) -> None:
     with customer(data_dir, api_key, tmp_path / "home") as client:
         generated(client, data_dir, watched)
+
+
+def test_prompts_that_make_a_larger_frame_than_the_vendor_takes_are_refused_before_any_leaves(
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    change_settings: Callable[..., None],  # noqa: F811 - the fixture
+) -> None:
+    """Prompts leave together, as rows; one of them alone is small enough."""
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result, _ = tune(client, "adapters")
+    several = [text[:12] for (text,) in TRAIN.texts[:8]]
+    change_settings(data_dir, limits={"max_step_bytes": 1024 + 72 * 20})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        before = len(list(client.ledger.frames()))
+        with pytest.raises(
+            ConfigError, match=r"8 prompts of up to \d+ positions make \d+; the vendor takes 20"
+        ) as caught:
+            client.generate(result.adapter_id, several, sampling=Sampling(max_new_tokens=2, greedy=True))
+        assert "fewer at a time" in caught.value.remedy
+        assert not any(entry.texts for entry in list(client.ledger.frames())[before:])
+        assert client.generate(result.adapter_id, several[:1], sampling=Sampling(max_new_tokens=2, greedy=True))
 
 
 def test_a_leak_in_generation_is_caught(

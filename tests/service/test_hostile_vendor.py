@@ -45,7 +45,9 @@ from tests.service.tiny import BLOCKS, MAX_LENGTH, VOCAB, WIDTH
 KEY = "cl_key"
 ESCAPES = "\x1b]0;owned\x07\x1b[2J\x9b31m\x7f\r\u202eFAKE\u2069\u2028"
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u202a-\u202e\u2066-\u2069\u2028\u2029]")
-SERVICE = ServiceInfo(version="1", default_model="tiny", max_body_bytes=1, max_rows_per_step=1, threads=1)
+SERVICE = ServiceInfo(
+    version="1", default_model="tiny", max_body_bytes=1, max_rows_per_step=1, max_step_bytes=1, threads=1
+)
 
 
 def answer(body: bytes | str, *headers: str, status: str = "200 OK") -> bytes:

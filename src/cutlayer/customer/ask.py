@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
+from torch import Tensor
 
 from cutlayer.attacks import Exchanged
 from cutlayer.core import ConfigError, DataError, Ragged, Rows, Tokens
@@ -36,6 +37,8 @@ from cutlayer.data.dataset import check_characters
 from cutlayer.models import Tail
 from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
 from cutlayer.privacy import find_mechanism
+
+_MORE = "The vendor takes more with larger limits.max_step_bytes and limits.max_rows_per_step."
 
 
 @dataclass(frozen=True)
@@ -139,6 +142,45 @@ def check_texts(
         home.ledger.check_budget(charges, unit=session.privatizer.unit, budget=budget)
 
 
+def frames_of(lengths: Tensor, most: int) -> Iterator[Tensor]:
+    """Consecutive texts' numbers, `[batch]` int64, frame by frame.
+
+    Args:
+        lengths: `[n]` int64, positions of each text.
+        most: Positions of a frame that the vendor takes, padding included.
+
+    Raises:
+        ConfigError: A text has more; none was sent.
+    """
+    longest = int(lengths.max()) if len(lengths) else 0
+    if longest > most:
+        raise ConfigError(
+            f"A text has {longest} positions, special tokens included; the vendor takes {most} in one frame.",
+            remedy=f"Shorten it. {_MORE}",
+        )
+    return padded_batches(lengths, most)
+
+
+def check_together(prompts: Ragged, *, special: int, most: int) -> None:
+    """Refuses, before any leaves, prompts that make a larger frame than the vendor takes.
+
+    Args:
+        prompts: Ids of each, special tokens left out.
+        special: How many special tokens each has.
+        most: Positions of a frame that the vendor takes, padding included.
+
+    Raises:
+        ConfigError: They make more.
+    """
+    longest = int(prompts.lengths.max()) + special
+    if len(prompts) * longest > most:
+        raise ConfigError(
+            f"{len(prompts)} prompts of up to {longest} positions make {len(prompts) * longest}; the vendor takes "
+            f"{most} in one frame.",
+            remedy=f"Ask for fewer at a time, or shorten them. {_MORE}",
+        )
+
+
 def predict(connection: Connection, profile: Profile, dataset: Dataset, progress: Progress) -> list[Prediction]:
     """Labels, one for each text.
 
@@ -167,10 +209,10 @@ def predict(connection: Connection, profile: Profile, dataset: Dataset, progress
     order = query.order(dataset.texts)
     tokens = session.reading.read(dataset, max_content=profile.max_content).select(torch.tensor(order))
     query.check(tokens)
-    most = min(query.offer.positions, EVALUATION_POSITIONS)
+    most = min(query.offer.most_positions(profile.spec.row_type), EVALUATION_POSITIONS)
     predictions: list[Prediction] = []
     with torch.no_grad():
-        for indices in padded_batches(session.segment_lengths(Texts(tokens)).sum(1), most):
+        for indices in frames_of(session.segment_lengths(Texts(tokens)).sum(1), most):
             probabilities, best = session(Texts(tokens.select(indices))).softmax(1).max(1)
             predictions += [
                 Prediction(label=profile.labels[label], probability=probability)
@@ -221,12 +263,14 @@ def continue_texts(
     there = profile.spec.objective is Objective.LM and (sampling.num_beams > 1 or query.session.reading.dictionary)
     if there or profile.spec.sends_pairs:
         query.check(tokens)
-        positions = query.offer.positions
+        positions = query.offer.most_positions(None)
         found = written_there(
             query.session, query.gate, profile.adapter, tokens, sampling, limit=limit, positions=positions, on_text=told
         )
     else:
         (ids,) = tokens.segments
+        special = query.session.archive.template.special_count(1)
+        check_together(ids, special=special, most=query.offer.most_positions(profile.spec.row_type))
         found = generate(query.session, query.gate, profile.adapter, ids, sampling, limit=limit, on_text=told)
     written = dict(zip(order, found, strict=True))
     return [written[row] for row in range(len(prompts))]
@@ -305,9 +349,8 @@ def exchange(connection: Connection, profile: Profile, dataset: Dataset, progres
         raise DataError("No text has a token.", remedy="Name the column of the text.")
     query.check(tokens)
     sent, returned = [], []
-    for indices in padded_batches(
-        template.segment_lengths(tokens).sum(1), min(query.offer.positions, LANGUAGE_POSITIONS)
-    ):
+    most = min(query.offer.most_positions(spec.row_type), LANGUAGE_POSITIONS)
+    for indices in frames_of(template.segment_lengths(tokens).sum(1), most):
         release = session.release(Texts(tokens.select(indices))).release
         rows = release.payload
         if isinstance(rows, Tokens):  # ids left, and the vendor looks them up in the table that is here too

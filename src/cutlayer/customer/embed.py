@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from torch import Tensor, nn
 
 from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Fault, Guarantee, Tokens
-from cutlayer.customer.ask import check_texts
+from cutlayer.customer.ask import check_texts, frames_of
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, why_not
@@ -36,7 +36,7 @@ from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.data.tokenise import UNCUT, shortened
 from cutlayer.models import Archive
-from cutlayer.models.batches import EVALUATION_POSITIONS, padded_batches
+from cutlayer.models.batches import EVALUATION_POSITIONS
 from cutlayer.privacy import Release, Vault
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import routes
@@ -283,7 +283,7 @@ class Embeddings:
         """`[n, width]` fp32, in batches of so many positions as a frame may have, padding included."""
         values = torch.empty(len(tokens), self.offer.model.embedding.width)
         lengths = self.session.segment_lengths(Texts(tokens)).sum(1)
-        for indices in padded_batches(lengths, min(self.offer.positions, EVALUATION_POSITIONS)):
+        for indices in frames_of(lengths, min(self.offer.most_positions(self.spec.row_type), EVALUATION_POSITIONS)):
             link.texts = indices
             values[indices] = self.session(Texts(tokens.select(indices))).float().cpu()
             progress.update("embed", int(indices[-1]) + 1, len(tokens))

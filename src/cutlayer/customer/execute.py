@@ -101,7 +101,7 @@ class Execution:
             TrainingTexts(train, dev, plan.data.public, plan.order),
             self.run,
             optimiser=None if job.state is JobState.FINISHED else restore_optimiser(plan, self.run, link),
-            positions=plan.offer.positions,
+            positions=plan.offer.most_positions(None if plan.spec.stores else plan.spec.row_type),
             progress=self.progress,
         )
         best = self._follow(trainer) if plan.by_vendor else trainer.fit()

@@ -24,7 +24,14 @@ from cutlayer.models import (
 )
 from cutlayer.printable import quoted
 from cutlayer.wire import Route, routes
-from cutlayer.wire.messages import PROTOCOL, ArchiveFile, ArchiveManifest, ModelInfo, ModelList, ServiceInfo
+from cutlayer.wire.messages import PROTOCOL, ArchiveFile, ArchiveManifest, ModelInfo, ModelList, ServiceInfo, WireType
+
+_TYPE_BYTES = {WireType.BF16: 2, WireType.FP32: 4}
+_ID_BYTES = 4
+_LENGTH_BYTES = 8
+"""Of a text's lengths, of two segments at most; a text has one position at least."""
+_HEADER_BYTES = 1024
+"""Of a frame's names and shapes of tensors."""
 
 
 @dataclass(frozen=True)
@@ -34,10 +41,21 @@ class Offer:
     Attributes:
         model: The model.
         positions: Of one frame at most, padding included.
+        frame_bytes: Of one frame's body at most, where texts leave in it, or gradients.
     """
 
     model: ModelInfo
     positions: int
+    frame_bytes: int
+
+    def most_positions(self, row_type: WireType | None) -> int:
+        """Most positions of a frame, padding included, whose body the vendor takes, too.
+
+        Args:
+            row_type: The element type of its rows; `None` where it has ids, or numbers of records.
+        """
+        of_row = _ID_BYTES if row_type is None else self.model.width * _TYPE_BYTES[row_type]
+        return max(0, min(self.positions, (self.frame_bytes - _HEADER_BYTES) // (of_row + _LENGTH_BYTES)))
 
 
 def choose_model(gate: Gate, name: str | None) -> Offer:
@@ -60,7 +78,7 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
         raise ModelError(
             f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {quoted(', '.join(sorted(models)))}."
         )
-    return Offer(models[wanted], service.max_rows_per_step)
+    return Offer(models[wanted], service.max_rows_per_step, service.max_step_bytes)
 
 
 def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: Progress) -> Archive:

@@ -259,7 +259,8 @@ def plan(
     forecast.check_noise()
     for examples in (data.train, data.public):
         if examples is not None:
-            check_batches(examples.lengths, batch_size=spec.training.batch_size, positions=offer.positions)
+            positions = offer.most_positions(spec.step_type)
+            check_batches(examples.lengths, batch_size=spec.training.batch_size, positions=positions)
     return Plan(
         spec=spec,
         offer=offer,

@@ -131,7 +131,7 @@ def _utility(plan: Plan, progress: Progress) -> Score | None:
     Where reported labels chose the epoch, its accuracy on dev's true ones. Without test the adapter of a language
     model answers some of dev, so that there are answers of its own to read.
     """
-    data, positions = plan.data, plan.offer.positions
+    data, positions = plan.data, plan.offer.most_positions(plan.spec.row_type)
     if data.test is not None:
         return evaluate(plan.session, data.test, positions=positions, progress=progress, stage="test")
     if plan.spec.label_epsilon is not None:

@@ -421,6 +421,16 @@ class RunSpec(FinetuneSpec):
         return Form.IDS if ids else Form.ROWS
 
     @property
+    def row_type(self) -> WireType | None:
+        """The element type of rows that texts leave as; `None` where they leave as ids."""
+        return self.wire_type if self.form is Form.ROWS else None
+
+    @property
+    def step_type(self) -> WireType | None:
+        """That of rows in a step's frames, of texts or of gradients; `None` where there are none."""
+        return self.wire_type if self.cut.tail is not None else None if self.stores else self.row_type
+
+    @property
     def stores(self) -> bool:
         """Whether every text is released once and stored, and steps name it.
 

@@ -183,6 +183,7 @@ def _add_control(app: FastAPI, vendor: Vendor) -> None:
             default_model=settings.default_model,
             max_body_bytes=settings.limits.max_body_bytes,
             max_rows_per_step=settings.limits.max_rows_per_step,
+            max_step_bytes=settings.limits.max_step_bytes,
             threads=settings.compute_threads,
         )
 

@@ -168,7 +168,8 @@ class Limits(BaseModel):
     )
     max_step_bytes: int = setting(
         64 * MIB,
-        help="Largest step, gradient or inference; these are held in memory.",
+        help="Largest step, gradient or inference; these are held in memory. Customers are told, and divide what they "
+        "ask: positions times the model's width times 2 bytes, or 4 of fp32 rows.",
         shown=Shown(LIMITS, unit="bytes"),
         ge=1,
     )

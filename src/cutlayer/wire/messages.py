@@ -116,6 +116,7 @@ class ServiceInfo(Message):
     default_model: ModelName
     max_body_bytes: Count
     max_rows_per_step: int = Field(ge=1, le=LARGEST_COUNT)
+    max_step_bytes: int = Field(ge=1, le=LARGEST_COUNT)
     threads: Count
 
 
@@ -191,8 +192,7 @@ class ArchiveManifest(Message):
 # ---------------------------------------------------------------- records
 
 
-MAX_PLAIN_TOKENS = 256
-"""Public words before a text."""
+MAX_PLAIN_TOKENS = 256  # public words before a text
 MAX_PLAIN_SEQUENCES = 64
 MAX_PLAIN_INDICES = 1024
 """Of all sequences together: a job names each word of each."""

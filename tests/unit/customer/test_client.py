@@ -1,19 +1,22 @@
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import cast
 
 import pytest
+import torch
 
-from cutlayer.core import ConfigError, StorageError, VendorError
+from cutlayer.core import ConfigError, Payload, Ragged, Rows, StorageError, Tokens, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer import Client, profile
 from cutlayer.customer.account import Account
 from cutlayer.customer.connection import choose_device
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import choose_model, safe_path
-from cutlayer.wire import Message, Reply, Route, routes
+from cutlayer.wire import Message, Reply, Route, WireType, pack, routes
 from cutlayer.wire.messages import PROTOCOL, ModelInfo, ModelList, ServiceInfo
+from cutlayer.wire.tensors import encode_tensors
 from cutlayer.wire.transports import HttpTransport
 
 ADAPTER = "f" * 32
@@ -83,7 +86,13 @@ class Answers:
         )  # fmt: skip
         self.replies: dict[Route, Message] = {
             routes.SERVICE: ServiceInfo(
-                version="9.1", protocol=protocol, default_model="m", max_body_bytes=1, max_rows_per_step=5, threads=1
+                version="9.1",
+                protocol=protocol,
+                default_model="m",
+                max_body_bytes=1,
+                max_rows_per_step=5,
+                max_step_bytes=2**26,
+                threads=1,
             ),
             routes.MODELS: ModelList(models=(model,)),
         }
@@ -97,6 +106,31 @@ def test_a_vendor_of_another_protocol_is_refused() -> None:
     with pytest.raises(VendorError, match=rf"version {PROTOCOL + 1} .* this customer version {PROTOCOL}\.") as refused:
         choose_model(cast(Gate, Answers(PROTOCOL + 1)), None)
     assert "same version of cutlayer on both sides; the vendor's is 9.1" in refused.value.remedy
+
+
+@pytest.mark.parametrize("tokens", [1, 128])
+@pytest.mark.parametrize("segments", [1, 2])
+@pytest.mark.parametrize("row_type", [*WireType, None])
+def test_a_frame_of_as_many_positions_as_there_may_be_is_taken(
+    row_type: WireType | None, segments: int, tokens: int
+) -> None:
+    """Of one token each, too, where lengths are most of it; and few more positions would not be taken."""
+    offer = choose_model(cast(Gate, Answers(PROTOCOL)), None)
+    offer = replace(offer, model=offer.model.model_copy(update={"width": 64}), positions=10**6, frame_bytes=2**19)
+    most = offer.most_positions(row_type)
+    lengths = torch.full((most // tokens,), tokens)
+    of_all = [lengths, *[torch.zeros_like(lengths)] * (segments - 1)]
+    payload: Payload
+    if row_type is None:
+        payload = Tokens(tuple(Ragged(torch.zeros(int(each.sum()), dtype=torch.int64), each) for each in of_all))
+    else:
+        payload = Rows(Ragged(torch.zeros(int(lengths.sum()), 64), lengths), torch.stack(of_all, 1))
+    packed = pack(payload, vocab_size=2**17, wire_type=row_type or WireType.BF16)
+    assert len(encode_tensors(packed)) <= offer.frame_bytes
+    if row_type is not None:
+        assert most * 64 * (2 if row_type is WireType.BF16 else 4) > 0.9 * offer.frame_bytes
+    assert replace(offer, frame_bytes=10).most_positions(row_type) == 0
+    assert replace(offer, positions=5).most_positions(row_type) == 5
 
 
 @pytest.mark.parametrize("name", ["../secret", "/etc/passwd", "a/b", "", ".", ".."])

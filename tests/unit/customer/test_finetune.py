@@ -94,6 +94,40 @@ def test_batches_beyond_the_limit_are_refused_before_anything_leaves(
         assert not list(client.ledger.releases())
 
 
+BATCH_BYTES = 8 * 17 * 72 + 1024
+"""Of a frame with eight texts' rows: 32 numbers of two bytes, and a length."""
+
+
+def test_a_run_keeps_to_the_bytes_that_a_vendor_takes(
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    change_settings: Callable[..., None],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Rows leave in steps, in evaluations and in queries."""
+    change_settings(data_dir, limits={"max_step_bytes": BATCH_BYTES})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        result = finetune(client, eta=6, bottom=1, train_bottom=TrainBottom.RESAMPLE, dev=corpus(60, seed=7))
+        assert len(client.predict(result.adapter_id, corpus(60, seed=8))) == 60
+        sent = [sum(entry.payload_bytes.values()) for entry in client.ledger.frames() if entry.texts]
+        assert 0.5 * BATCH_BYTES < max(sent) <= BATCH_BYTES
+
+
+def test_steps_of_more_bytes_than_the_vendor_takes_are_refused_before_anything_leaves(
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    change_settings: Callable[..., None],  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """Where steps carry rows; steps that name records are small, however wide the model is."""
+    change_settings(data_dir, limits={"max_step_bytes": 60 * 72 + 1024})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(ConfigError, match=r"batch_size = 8: .*60 a step\. Use"):
+            finetune(client, eta=6, bottom=1, train_bottom=TrainBottom.RESAMPLE)
+        assert not list(client.ledger.releases())
+        assert finetune(client, eta=6, bottom=1).steps
+
+
 @pytest.mark.parametrize("train_bottom", [TrainBottom.FROZEN, TrainBottom.RESAMPLE])
 def test_without_noise_every_token_is_recovered(client: Client, train_bottom: TrainBottom) -> None:
     """Unknown words too: their row is no candidate of the noise, but here it leaves as it is."""

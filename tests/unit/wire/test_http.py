@@ -17,7 +17,9 @@ from cutlayer.wire.messages import AdapterList, SealRequest, ServiceInfo, WireTy
 from cutlayer.wire.transports import HttpTransport
 from cutlayer.wire.transports.http import is_loopback
 
-SERVICE = ServiceInfo(version="1", default_model="m", max_body_bytes=1, max_rows_per_step=1, threads=1)
+SERVICE = ServiceInfo(
+    version="1", default_model="m", max_body_bytes=1, max_rows_per_step=1, max_step_bytes=1, threads=1
+)
 
 
 def answer(status: str, body: bytes = b"", *headers: str) -> bytes:
