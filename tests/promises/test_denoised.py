@@ -16,10 +16,11 @@ import torch
 from safetensors.torch import load_file, save
 
 from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Rows, StorageError, VendorError
+from cutlayer.core.denoiser import light_shape
 from cutlayer.customer import Client
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
-from cutlayer.models.denoiser import build_denoiser
+from cutlayer.models.denoiser import Denoiser, build_denoiser
 from cutlayer.privacy import PrivacySpec, TextToText, Vector
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoiser_training import train_denoisers
@@ -157,10 +158,30 @@ def spoil_manifest(**changes: Any) -> Callable[[Path], None]:
     return spoil
 
 
+NARROW = light_shape(width=16)
+
+
+def spoil_width(folder: Path) -> None:
+    """A whole denoiser that says what it is, of another width than the model."""
+    denoiser = build_denoiser(NARROW)
+    denoiser.draw(0)
+    body = save(denoiser.state_dict())
+    spoil_file(lambda tensors: body)(folder)
+    spoil_manifest(shape=NARROW.model_dump())(folder)
+
+
+def spoil_finite(tensors: dict[str, torch.Tensor]) -> None:
+    """Each number is finite, and what is made of them is not."""
+    for value in tensors.values():
+        value.fill_(3e38)
+
+
 HUGE = {"kind": "paper", "width": 32, "d_ff": 65536, "d_kv": 4096, "n_head": 256, "layers": 256, "placed": True}
 HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
     "another sum": (spoil_file(lambda tensors: tensors["out.bias"].add_(1), told=False), StorageError, "checksum"),
     "no number": (spoil_file(lambda tensors: tensors["out.bias"].fill_(math.nan)), VendorError, "not all finite"),
+    "too large a number": (spoil_file(spoil_finite), VendorError, "rows without noise .* not finite"),
+    "another width": (spoil_width, VendorError, "has width 16, the model's embeddings 32 and rows of its tokens 32"),
     "nothing to divide by": (
         spoil_file(lambda tensors: tensors["row_scale"].zero_()), VendorError, "divides by is not positive"
     ),
@@ -199,6 +220,24 @@ def test_a_denoiser_that_does_not_fit_or_is_none_is_refused_before_a_text_leaves
         assert caught.value.remedy
         assert not any(entry.texts for entry in client.ledger.frames())
         assert client.embed(TEST, privacy=Vector(eta=20, clip=True), denoiser="none", progress=None).sent
+
+
+def test_a_denoised_embedding_that_is_not_finite_is_refused(
+    data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A denoiser that does well on public rows may fail on a text's."""
+    train(data_dir, ROWS)
+    forward = Denoiser.forward
+
+    def planted(denoiser: Denoiser, noisy: torch.Tensor, rows: torch.Tensor, *rest: torch.Tensor) -> torch.Tensor:
+        found = forward(denoiser, noisy, rows, *rest)
+        return found if len(found) == 1 else found.index_fill(0, torch.tensor([1]), math.inf)
+
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        monkeypatch.setattr(Denoiser, "forward", planted)
+        with pytest.raises(VendorError, match=r"these texts' answers .* not finite") as caught:
+            client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
+        assert "--denoiser none" in caught.value.remedy
 
 
 def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp_path: Path) -> None:

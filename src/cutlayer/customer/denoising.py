@@ -28,6 +28,8 @@ from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo, DenoiserList
 
 _HEADER = 2**16
 """Most bytes of a denoiser's file beside its numbers."""
+_TRIED_ON = 8
+"""Tokens, as if a text had them, on which a denoiser is tried."""
 
 
 @dataclass(frozen=True)
@@ -54,6 +56,9 @@ class Denoising:
             noisy: `[n, width]`: the vendor's answer to the release.
             tokens: `n` texts as they were.
             release: What left of them.
+
+        Raises:
+            VendorError: What it makes of them is not finite.
         """
         (ids,) = tokens.segments
         clean = ids.with_values(self.table[ids.values]).padded(0.0)
@@ -65,6 +70,8 @@ class Denoising:
         if self.without_answer:
             noisy = self.denoiser.unanswered(noisy)
         found: Tensor = self.denoiser(noisy, rows, rows - clean, ids.mask().bool())
+        if not bool(found.isfinite().all()):
+            raise _other("of these texts' answers it makes numbers that are not finite")
         return found
 
 
@@ -162,15 +169,28 @@ def _fits(info: DenoiserInfo, wanted: dict[str, object]) -> bool:
 
 
 def fetch_denoiser(
-    gate: Gate, home: Home, model: str, info: DenoiserInfo, group: DenoiserGroup, progress: Progress
+    gate: Gate, home: Home, table: Tensor, info: DenoiserInfo, group: DenoiserGroup, progress: Progress, *, model: str
 ) -> Denoiser:
-    """A denoiser, from the customer's folder or from the vendor, checked before it is used.
+    """A denoiser, from the customer's folder or from the vendor, checked and tried before a text leaves.
+
+    Args:
+        gate: The door.
+        home: The customer's folder.
+        table: `[vocabulary, width]`: rows of tokens as they were.
+        info: What the vendor says of it.
+        group: For which etas.
+        progress: Where to show the fetching.
+        model: The vendor's model.
 
     Raises:
         ConfigError: It is larger than the customer accepts.
         StorageError: Its file does not hold what is said of it.
-        VendorError: It is no denoiser of the shape that is told.
+        VendorError: It is no denoiser of the shape that is told, or of another width than embeddings and tokens; or
+            what it makes of public rows is not finite.
     """
+    widths = info.shape.width, info.embedding.width, table.shape[1]
+    if len(set(widths)) > 1:
+        raise _other("it has width {}, the model's embeddings {} and rows of its tokens {}".format(*widths))
     with torch.device("meta"):
         shapes = {name: tuple(value.shape) for name, value in build_denoiser(info.shape).state_dict().items()}
     numbers = 4 * sum(math.prod(shape) for shape in shapes.values())
@@ -199,6 +219,12 @@ def fetch_denoiser(
     denoiser.load_state_dict(tensors)
     denoiser.requires_grad_(False)
     denoiser.eval()
+    rows = table[:_TRIED_ON][None]
+    tried: Tensor = denoiser(
+        denoiser.unanswered(rows[:, 0]), rows, torch.zeros_like(rows), torch.ones(rows.shape[:2], dtype=torch.bool)
+    )
+    if not bool(tried.isfinite().all()):
+        raise _other("of rows without noise it makes numbers that are not finite")
     return denoiser
 
 

@@ -177,12 +177,11 @@ class Embeddings:
             if not chosen[0].without_answer and (why := why_not(chosen[1])) is not None:
                 remedy = "Ask the vendor for one that was trained longer, or on more text; or give denoiser none."
                 warnings.warn(f"{why} {remedy}", CutlayerWarning, stacklevel=4)
-            fetched = fetch_denoiser(gate, connection.home, offer.model.name, *chosen, progress)
-            table = archive.table
-            if table is None:
+            if archive.table is None:
                 raise TypeError("a denoiser is for tokens of a table")
-            opening = len(archive.template.opening)
-            session.denoising = Denoising(fetched, table.detach().float(), opening, chosen[0].without_answer)
+            table, opening = archive.table.detach().float(), len(archive.template.opening)
+            fetched = fetch_denoiser(gate, connection.home, table, *chosen, progress, model=offer.model.name)
+            session.denoising = Denoising(fetched, table, opening, chosen[0].without_answer)
         return cls(connection, spec, offer, session, archive, privatizing, gate, chosen)
 
     def is_current(self, given: FinetuneSpec, denoiser: str) -> bool:
