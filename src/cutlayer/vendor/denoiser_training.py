@@ -39,7 +39,7 @@ from cutlayer.vendor.public_tokens import PublicTokens, digest_of
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining, VendorSettings
 from cutlayer.vendor.stepwise import OnStep, Stepwise
 from cutlayer.wire import WireType
-from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo, Distances
+from cutlayer.wire.denoisers import MOST_CORPORA, DenoiserGroup, DenoiserInfo, Distances
 from cutlayer.wire.messages import ArchiveFile, Precision
 
 _LENGTH = 128
@@ -222,13 +222,19 @@ def train_denoisers(
         on_step: Told the steps taken, of how many, and a remark.
 
     Raises:
-        ConfigError: There is no such model, or its releases cannot be denoised.
+        ConfigError: There is no such model, or its releases cannot be denoised; there are too many files; or the
+            training diverged.
         DataError: No public text has a token.
         StorageError: The data folder cannot be written.
     """
     catalogue = Catalogue(settings, pick_device(settings.device))
     if model not in catalogue.cards:
         raise ConfigError([Fault("model", model, f"must be one of {', '.join(catalogue.cards)}")])
+    if len(sources) > MOST_CORPORA:
+        raise ConfigError(
+            [Fault("public", f"{len(sources)} files", f"must be at most {MOST_CORPORA}")],
+            remedy="Write several of them into one file.",
+        )
     try:
         return _Training(settings, catalogue, model, drawing, spec).run(sources, on_step)
     except OSError as error:
@@ -374,6 +380,11 @@ class _Training:
                 squares = (each - batch.clean).square().mean(1)
                 found[name].append(torch.stack([squares, nn.functional.cosine_similarity(each, batch.clean)]))
         means = {name: torch.cat(each, 1).mean(1).tolist() for name, each in found.items()}
+        if wrong := [name for name, each in means.items() if not all(map(math.isfinite, each))]:
+            raise ConfigError(
+                f"Of public text {', '.join(wrong)} embeddings are not finite after {self._spec.steps} steps.",
+                remedy="Begin another training with a lower learning rate, or in fp32 where it was in bf16.",
+            )
         return {name: Distances(mse=mse, cosine=max(-1.0, min(1.0, cosine))) for name, (mse, cosine) in means.items()}
 
     def _info(self, name: str, tokens: PublicTokens, groups: Sequence[DenoiserGroup]) -> DenoiserInfo:

@@ -33,7 +33,8 @@ from cutlayer.core.files import write_whole
 from cutlayer.core.setting import Shown, as_in, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.privacy.spec import Vector
-from cutlayer.wire.messages import MAX_CONTROL_BYTES, Form, ModelName, Precision, WireType
+from cutlayer.wire.denoisers import MOST_GROUPS
+from cutlayer.wire.messages import LARGEST_COUNT, MAX_CONTROL_BYTES, Form, ModelName, Precision, WireType
 
 MIB = 2**20
 GIB = 2**30
@@ -110,7 +111,7 @@ class DenoiserTraining(SettingsSpec):
         "bf16. Weights, optimiser, losses and what is measured of the denoiser stay fp32.",
         shown=Shown(DENOISER),
     )
-    seed: int = setting(0, help="Of weights, order and noise.", shown=Shown(DENOISER), ge=0, lt=2**63)
+    seed: int = setting(0, help="Of weights, order and noise.", shown=Shown(DENOISER), ge=0, le=LARGEST_COUNT)
     checkpoint_steps: int = setting(
         200, help="Steps between two states that a stopped training goes on from.", shown=Shown(DENOISER), ge=1
     )
@@ -120,6 +121,8 @@ class DenoiserTraining(SettingsSpec):
         ordered = (0.0, *self.borders, self.highest_correlation)
         if any(low >= high for low, high in pairwise(ordered)):
             raise ValueError("borders must ascend between 0 and highest_correlation")
+        if len(self.borders) >= MOST_GROUPS:
+            raise ValueError(f"borders must be at most {MOST_GROUPS - 1}: each makes a denoiser more")
         return self
 
 

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 
 import torch
 from torch import Tensor, nn
 
+from cutlayer.core import ConfigError
 from cutlayer.models import Optimiser
 from cutlayer.models.optimiser import warmup_in
 from cutlayer.vendor.checkpoints import Checkpoints, State
@@ -39,7 +41,7 @@ class Stepwise:
         checkpoints: Checkpoints,
     ) -> None:
         self._weights = dict(weights)
-        self._steps, self._every = steps, checkpoint_steps
+        self._steps, self._every, self._rate = steps, checkpoint_steps, learning_rate
         self._checkpoints = checkpoints
         for value in self._weights.values():
             value.requires_grad_(True)
@@ -57,18 +59,34 @@ class Stepwise:
         Args:
             loss_of: The loss `[]` of a step, counted from 0.
             on_step: Told of each.
+
+        Raises:
+            ConfigError: A loss, a gradient or a weight is not finite; no checkpoint has any of it.
         """
         losses = self._resume()
         for step in range(len(losses), self._steps):
             loss = loss_of(step)
             loss.backward()
-            nn.utils.clip_grad_norm_(self._weights.values(), _NORM)
-            self._optimiser.step()
+            norm = nn.utils.clip_grad_norm_(self._weights.values(), _NORM)
             losses.append(float(loss.detach()))
-            if len(losses) % self._every == 0:
+            if not math.isfinite(losses[-1]) or not math.isfinite(norm):
+                raise self._diverged(len(losses), f"its loss is {losses[-1]:g}, and its gradient's norm {norm:g}")
+            self._optimiser.step()
+            kept = len(losses) % self._every == 0
+            if (kept or len(losses) == self._steps) and not all(
+                bool(value.isfinite().all()) for value in self._weights.values()
+            ):
+                raise self._diverged(len(losses), "not all weights are finite")
+            if kept:
                 self._keep(losses)
             on_step(len(losses), self._steps, f"loss {losses[-1]:.3g}")
         return losses
+
+    def _diverged(self, step: int, why: str) -> ConfigError:
+        return ConfigError(
+            f"Training diverged at step {step} of {self._steps}, at learning rate {self._rate:g}: {why}.",
+            remedy="Begin another one with a lower learning rate, or in fp32 where it was in bf16.",
+        )
 
     def _resume(self) -> list[float]:
         found = self._checkpoints.newest()

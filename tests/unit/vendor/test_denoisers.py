@@ -23,6 +23,7 @@ from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, u
 from cutlayer.vendor.public_tokens import PublicTokens
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire import Form
+from cutlayer.wire.denoisers import MOST_GROUPS
 from cutlayer.wire.messages import Precision
 from tests.promises.runs import corpus
 
@@ -222,6 +223,19 @@ def test_bad_input_is_refused(settings: VendorSettings) -> None:
         DenoisedReleases(clip=True)
     with pytest.raises(ConfigError, match="borders"):
         DenoiserTraining(borders=(0.4, 0.1))
+    assert len(DenoiserTraining(borders=tuple(place / 40 for place in range(1, MOST_GROUPS))).borders) == 15
+    with pytest.raises(ConfigError, match=r"borders = .*: must be at most 15"):
+        DenoiserTraining(borders=tuple(place / 40 for place in range(1, MOST_GROUPS + 1)))
+    with pytest.raises(ConfigError, match="seed"):  # a manifest's numbers are smaller
+        DenoiserTraining(seed=2**60)
+    steps: list[int] = []
+    with pytest.raises(ConfigError, match="public = '65 files': must be at most 64") as caught:
+        train_denoisers(
+            settings, "tiny", [PUBLIC] * 65, ROWS, TRAINING, on_step=lambda done, total, note: steps.append(done)
+        )
+    assert (caught.value.remedy, steps) == ("Write several of them into one file.", [])
+    with pytest.raises(ConfigError, match="diverged at step"):
+        train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING.model_copy(update={"learning_rate": 1e30}))
     made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
     manifest = settings.denoisers("tiny") / made.denoiser / MANIFEST
     told = json.loads(manifest.read_text())
