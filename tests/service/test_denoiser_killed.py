@@ -51,6 +51,11 @@ def test_a_killed_training_ends_with_the_same_bytes(data_dir: Path, tmp_path: Pa
             steps = [int(path.stem) // 20 for path in folder.rglob("group-*/[0-9]*.safetensors")]
             reached = sum(steps)
             time.sleep(0.01)
+        if at == 6:
+            running.send_signal(signal.SIGSTOP)  # else it would be over before another one has begun
+            again = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
+            assert again.returncode == 3
+            assert "is being trained already" in again.stdout + again.stderr
         running.send_signal(signal.SIGKILL)
         running.wait()
         assert not list(folder.glob("[0-9a-f]*")) or at == 25, "a denoiser was published before it was killed"

@@ -34,7 +34,7 @@ from cutlayer.privacy import NeighbourSearch, find_mechanism, table_fingerprint
 from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows, replacements
 from cutlayer.vendor.catalogue import Catalogue, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints
-from cutlayer.vendor.denoisers import MANIFEST, TRAINING, read_denoiser
+from cutlayer.vendor.denoisers import MANIFEST, TRAINING, read_denoiser, training_folder
 from cutlayer.vendor.public_tokens import PublicTokens, digest_of
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining, VendorSettings
 from cutlayer.vendor.stepwise import OnStep, Stepwise
@@ -222,8 +222,8 @@ def train_denoisers(
         on_step: Told the steps taken, of how many, and a remark.
 
     Raises:
-        ConfigError: There is no such model, or its releases cannot be denoised; there are too many files; or the
-            training diverged.
+        ConfigError: There is no such model, or its releases cannot be denoised; there are too many files; another
+            process does the same training; or it diverged.
         DataError: No public text has a token.
         StorageError: The data folder cannot be written.
     """
@@ -274,6 +274,16 @@ class _Training:
         if (self._folder / name / MANIFEST).is_file():
             return read_denoiser(self._folder / name)
         work = self._folder / f"{TRAINING}{name}"
+        with training_folder(work):
+            if not (self._folder / name / MANIFEST).is_file():  # else another process was faster meanwhile
+                self._train(name, sources, most, work, on_step)
+            shutil.rmtree(work, ignore_errors=True)
+        return read_denoiser(self._folder / name)
+
+    def _train(
+        self, name: str, sources: Sequence[Iterable[tuple[str, ...]]], most: int, work: Path, on_step: OnStep
+    ) -> None:
+        """Trains all groups, and publishes them."""
         tokens = PublicTokens.write(
             work / "tokens",
             sources,
@@ -295,8 +305,6 @@ class _Training:
             for group, body in trained:
                 (folder / group.file.name).write_bytes(body)
             (folder / MANIFEST).write_text(info.model_dump_json(indent=2) + "\n", encoding="utf-8")
-        shutil.rmtree(work, ignore_errors=True)
-        return info
 
     def _about(self) -> dict[str, Any]:
         """JSON that tells this training from others, but for its texts."""

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
+from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
-from cutlayer.core import StorageError
-from cutlayer.core.files import removed, whole_folder
+from cutlayer.core import ConfigError, StorageError
+from cutlayer.core.files import make_folder, removed, whole_folder
 from cutlayer.vendor.problems import not_found
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire.denoisers import DenoiserInfo, DenoiserList
@@ -19,6 +22,9 @@ MANIFEST = "denoiser.json"
 _NAME = re.compile(r"[0-9a-f]{32}")
 TRAINING = ".training-"
 """What the folders of unfinished trainings begin with."""
+_LOCK = "lock"
+_WAITED = 1.0
+"""Seconds in which whoever merely looks whether a training lives has looked."""
 
 
 def denoisers_of(settings: VendorSettings, model: str, *, fingerprint: str | None = None) -> DenoiserList:
@@ -52,6 +58,33 @@ def read_denoiser(folder: Path) -> DenoiserInfo:
         return DenoiserInfo.model_validate_json((folder / MANIFEST).read_bytes())
     except (OSError, ValidationError) as error:
         raise StorageError(f"The denoiser in {folder} cannot be read.", remedy="Train it again.") from error
+
+
+@contextmanager
+def training_folder(work: Path) -> Iterator[None]:
+    """Holds the folder of an unfinished training for this process: two would remove each other's files.
+
+    However the process ends, the next one may have it.
+
+    Args:
+        work: The folder; made if it is not there.
+
+    Raises:
+        ConfigError: Another process works on this training.
+    """
+    make_folder(work)
+    held = FileLock(work / _LOCK, timeout=_WAITED, mode=0o600)
+    try:
+        held.acquire()
+    except Timeout as error:
+        raise ConfigError(
+            f"Denoiser {work.name.removeprefix(TRAINING)} is being trained already, of these texts and settings.",
+            remedy="Wait until that training ends, or stop it; started again, it goes on.",
+        ) from error
+    try:
+        yield
+    finally:
+        held.release()
 
 
 def offer_denoiser(settings: VendorSettings, model: str, folder: Path) -> DenoiserInfo:
@@ -91,11 +124,16 @@ def remove_denoiser(settings: VendorSettings, model: str, denoiser: str) -> bool
     """Removes a denoiser, or what an unfinished training left, and says whether there was one.
 
     Customers who have a denoiser keep it.
+
+    Raises:
+        ConfigError: It is being trained.
     """
+    if not _NAME.fullmatch(denoiser):
+        return False
     folder = settings.denoisers(model)
-    found = [folder / f"{begun}{denoiser}" for begun in ("", TRAINING)] if _NAME.fullmatch(denoiser) else []
-    there = [path for path in found if path.is_dir()]
+    whole, work = folder / denoiser, folder / f"{TRAINING}{denoiser}"
+    there = [path for path in (work, whole) if path.is_dir()]
     for path in there:
-        with removed(path):
+        with training_folder(work) if path == work else nullcontext(), removed(path):
             pass
     return bool(there)

@@ -145,6 +145,38 @@ def test_a_training_does_not_go_on_from_one_on_other_text(settings: VendorSettin
     assert denoisers_of(settings, "tiny").denoisers == (made,)
 
 
+def test_a_second_start_of_one_training_is_refused_and_disturbs_nothing(
+    settings: VendorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("cutlayer.vendor.denoisers._WAITED", 0.01)
+    refused: list[ConfigError] = []
+
+    def starts_again(done: int, total: int, note: str) -> None:
+        if done in (0, 7, 36):
+            (name,) = unfinished(settings, "tiny")
+            before = files(settings.denoisers("tiny"))
+            for other in (
+                lambda: train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING),
+                lambda: remove_denoiser(settings, "tiny", name),
+            ):
+                with pytest.raises(ConfigError, match=f"Denoiser {name} is being trained already") as caught:
+                    other()
+                refused.append(caught.value)
+            assert files(settings.denoisers("tiny")) == before
+
+    made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING, on_step=starts_again)
+    assert len(refused) >= 6
+    assert all("started again, it goes on" in each.remedy for each in refused)
+    assert denoisers_of(settings, "tiny").denoisers == (made,)
+    assert {path.name for path in settings.denoisers("tiny").iterdir()} == {made.denoiser}
+    other = TRAINING.model_copy(update={"seed": 1})  # another one is not in its way
+    train_denoisers(
+        settings, "tiny", [PUBLIC], ROWS, other,
+        on_step=lambda done, total, note: train_denoisers(settings, "tiny", [PUBLIC], IDS, TRAINING) and None,
+    )  # fmt: skip
+    assert len(denoisers_of(settings, "tiny").denoisers) == 3
+
+
 def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("cutlayer.vendor.public_tokens._CHUNK", 7)
     asked: list[int] = []
