@@ -197,12 +197,15 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
     "no safetensors": (spoil_file(lambda tensors: b"\xff" * (len(save(tensors)))), StorageError, "cannot be read"),
     "another shape": (spoil_manifest(shape=HUGE), VendorError, "and its shape"),
     "other weights": (spoil_manifest(fingerprint="0" * 64), ConfigError, "it has none"),
-    "another table": (spoil_manifest(table="0" * 64), ConfigError, "no denoiser for vector with clip"),
+    "another table": (
+        spoil_manifest(table="0" * 64), ConfigError, r"some for vector with clip in bf16 \(of another token table\)"
+    ),
     "another pooling": (
-        spoil_manifest(embedding={"width": 32, "pooling": "cls", "normalize": False}), ConfigError, "no denoiser"
+        spoil_manifest(embedding={"width": 32, "pooling": "cls", "normalize": False}), ConfigError,
+        r"bf16 \(pooling cls, not mean\)",
     ),
     "another type of rows": (spoil_manifest(wire_type="fp32"), ConfigError, "some for vector with clip in fp32"),
-    "another noise": (spoil_manifest(noise="laplace"), ConfigError, "no denoiser"),
+    "another noise": (spoil_manifest(noise="laplace"), ConfigError, r"bf16 \(noise laplace, not d-chi\)"),
     "without clip": (spoil_manifest(clip=False), ConfigError, "some for vector in bf16"),
 }  # fmt: skip
 

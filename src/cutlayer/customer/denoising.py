@@ -6,6 +6,7 @@ Ref: Split-and-Denoise, §3.4, arXiv:2310.09130.
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass
 
 import safetensors
@@ -14,6 +15,7 @@ from safetensors.torch import load
 from torch import Tensor
 
 from cutlayer.core import ConfigError, Fault, Rows, StorageError, Tokens, VendorError
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, accepted_bytes, fetch_file
@@ -108,7 +110,7 @@ def find_denoiser(
     if fitting:
         ranges = ", ".join(f"{group.lowest:g} to {group.highest:g}" for each in fitting for group in each.groups)
         raise ConfigError([Fault("eta", privacy.eta, f"has no denoiser; there are some for {ranges}")], remedy=remedy)
-    others = ", ".join(sorted({_named(each) for each in listed}))
+    others = ", ".join(sorted({_named(each) + _differing(each, wanted) for each in listed}))
     if asked != AUTO:
         why = f"is for {others}, and not for {_asked(spec)} of this model" if listed else "is none of the vendor's"
         raise ConfigError([Fault("denoiser", asked, why)], remedy=remedy)
@@ -148,6 +150,21 @@ def _asked(spec: RunSpec) -> str:
 def _named(info: DenoiserInfo) -> str:
     rows = f" in {info.wire_type}" if info.form is Form.ROWS else ""
     return f"{info.mechanism}{' with clip' if info.clip else ''}{rows}"
+
+
+def _differing(info: DenoiserInfo, wanted: Mapping[str, object]) -> str:
+    """In which ways that its name does not tell a denoiser is for other releases; nothing where in none."""
+    found = []
+    if info.fingerprint != wanted["fingerprint"]:
+        found.append("of other weights of the model")
+    if info.table != wanted["table"]:
+        found.append("of another token table")
+    if info.noise != wanted["noise"]:
+        found.append(f"noise {info.noise}, not {wanted['noise']}")
+    if isinstance(own := wanted["embedding"], EmbeddingSpec):
+        each = [(name, getattr(info.embedding, name), getattr(own, name)) for name in EmbeddingSpec.model_fields]
+        found += [f"{name} {theirs}, not {ours}" for name, theirs, ours in each if theirs != ours]
+    return f" ({'; '.join(found)})" if found else ""
 
 
 def _wanted(offer: Offer, archive: Archive, spec: RunSpec) -> dict[str, object]:
