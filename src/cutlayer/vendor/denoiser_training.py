@@ -50,6 +50,8 @@ RATES: Mapping[DenoiserKind, float] = {"light": 3e-3, "paper": 1e-3}
 _LOOKED_AT = 4096
 """Tokens on which a correlation is measured."""
 _BISECTIONS = 40
+_HIGHEST_ETA = 2.0**30
+"""So much larger than one over any distance of tokens that nothing is left of the noise."""
 
 
 class Pairing:
@@ -174,16 +176,24 @@ def eta_ranges(pairing: Pairing, ids: Tensor, spec: DenoiserTraining) -> list[tu
         spec: Where ranges end.
 
     Raises:
-        ConfigError: At the lowest eta more is seen than where its range ends.
+        ConfigError: At the lowest eta more is seen than where its range ends; or at none so much as where one ends.
     """
-    ends = [spec.lowest_eta]
-    for border in (*spec.borders, spec.highest_correlation):
+    ends, named = [spec.lowest_eta], [*(("borders", border) for border in spec.borders)]
+    named.append(("highest_correlation", spec.highest_correlation))
+    reached = pairing.correlation(ids, _HIGHEST_ETA, spec.seed)
+    if faults := [Fault(name, border, _out_of_reach(reached)) for name, border in named if border > reached]:
+        raise ConfigError(
+            faults,
+            remedy="Give public text in the model's language, of words that it knows, or lower --borders and "
+            "--highest-correlation.",
+        )
+    for _, border in named:
         low, high = ends[-1], max(ends[-1], 1.0)
         if pairing.correlation(ids, low, spec.seed) >= border:
             raise ConfigError(
                 [Fault("lowest_eta", spec.lowest_eta, f"must be lower: the correlation there is above {border:g}")]
             )
-        while pairing.correlation(ids, high, spec.seed) < border:
+        while high < _HIGHEST_ETA and pairing.correlation(ids, high, spec.seed) < border:
             low, high = high, 2 * high
         for _ in range(_BISECTIONS):
             middle = math.sqrt(low * high)
@@ -192,6 +202,13 @@ def eta_ranges(pairing: Pairing, ids: Tensor, spec: DenoiserTraining) -> list[tu
                 break
         ends.append(float(f"{high:.3g}"))
     return list(pairwise(ends))
+
+
+def _out_of_reach(reached: float) -> str:
+    return (
+        f"is out of reach on this public text: its tokens correlate with what leaves of them by {reached:.3g} even "
+        "without noise; those that are no candidates (unknown words, special tokens) leave as others"
+    )
 
 
 def representatives(lowest: float, highest: float) -> tuple[float, float]:

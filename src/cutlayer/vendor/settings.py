@@ -94,7 +94,11 @@ class DenoiserTraining(SettingsSpec):
         shown=Shown(DENOISER, source="SnD, A.6.3, leaves them open", metavar="CORRELATION,…"),
     )
     lowest_eta: float = setting(
-        0.001, help="Where the lowest range begins.", shown=Shown(DENOISER, unit="1/distance"), gt=0
+        0.001,
+        help="Where the lowest range begins.",
+        shown=Shown(DENOISER, unit="1/distance"),
+        gt=0,
+        allow_inf_nan=False,
     )
     highest_correlation: float = setting(
         0.9, help="Where the highest range ends.", shown=Shown(DENOISER, unit="correlation"), gt=0, lt=1

@@ -18,7 +18,7 @@ from cutlayer.models.denoiser import build_denoiser
 from cutlayer.privacy.mechanisms import LATTICE
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.catalogue import Catalogue
-from cutlayer.vendor.denoiser_training import Pairing, eta_ranges, representatives, train_denoisers
+from cutlayer.vendor.denoiser_training import _HIGHEST_ETA, Pairing, eta_ranges, representatives, train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, unfinished
 from cutlayer.vendor.public_tokens import PublicTokens
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
@@ -226,6 +226,31 @@ def test_ranges_of_etas_end_where_the_correlation_does(releases: DenoisedRelease
     assert (low, high) == (2.0, 8.0)
     with pytest.raises(ConfigError, match="lowest_eta"):
         eta_ranges(draws, ids, DenoiserTraining(lowest_eta=1e4))
+
+
+@pytest.mark.parametrize("noise", ["d-chi", "snd-code"])
+@pytest.mark.parametrize("releases", [ROWS, IDS], ids=["rows", "ids"])
+def test_all_is_seen_where_nothing_is_left_of_the_noise(
+    releases: DenoisedReleases, noise: str, settings: VendorSettings
+) -> None:
+    draws = pairing(settings, releases.model_copy(update={"noise": noise}))
+    assert draws.correlation(torch.arange(40, 240), _HIGHEST_ETA, 0) > 0.999
+
+
+def test_a_border_that_public_text_does_not_reach_is_named_at_once(
+    settings: VendorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Tokens that are no candidates leave as others, however little noise there is."""
+    draws, asked = pairing(settings, IDS), list[float]()
+    correlation = draws.correlation
+    monkeypatch.setattr(draws, "correlation", lambda ids, eta, seed: asked.append(eta) or correlation(ids, eta, seed))
+    unknown = torch.cat([torch.zeros(60, dtype=torch.int64), torch.arange(40, 140)])
+    said = r"^highest_correlation = 0\.9: is out of reach on this public text: .* by 0\.\d+ even without noise"
+    with pytest.raises(ConfigError, match=said) as caught:
+        eta_ranges(draws, unknown, DenoiserTraining())
+    assert "--highest-correlation" in caught.value.remedy
+    assert len(asked) == 1
+    assert len(eta_ranges(draws, unknown, DenoiserTraining(highest_correlation=0.5))) == 3
 
 
 def test_what_it_learns_from_is_what_leaves(settings: VendorSettings) -> None:
