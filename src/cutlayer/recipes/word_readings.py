@@ -30,6 +30,7 @@ from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.word_training import Arm, read_of_all, share_in_clear
+from cutlayer.reports.cells import digest
 
 
 @dataclass(frozen=True)
@@ -88,13 +89,11 @@ class WordInferenceCell(AttackCell):
     def run(self, lab: Lab) -> WordsInferred:
         """Attacks the release of this arm, which cells of one process share."""
         corpus = corpus_of(self, lab)
-        words: WordsReleased = lab.once(
-            ("words released", self.arm, self.share, self.seed, self.scale), lambda: self._made(corpus, lab)
-        )
+        words: WordsReleased = lab.once(("words released", self.alike()), lambda: self._made(corpus, lab))
         begun = time.monotonic()
         transcript, truth, knowledge = self._target(corpus, words, lab)
         # made-up texts of attributes know no noise; those of words are of the same mechanism
-        checked = (type(self), self.attack, self.column or (self.arm, words.eta))
+        checked = (self.posts.model_dump_json(), self.attack, self.column or (self.arm, words.eta))
         outcome = examine(
             self.attack, transcript, knowledge=knowledge, truth=truth, run=self.strength(corpus.content),
             controls=lab.shared.get(checked),
@@ -136,7 +135,7 @@ class WordInferenceCell(AttackCell):
         )  # fmt: skip
         road = Road(archive, home, spec, run_privatizing(archive, home, spec))
         read = {name: self._read(road, posts, corpus) for name, posts in corpus.posts().items()}
-        folder = lab.workspace / f"{self.arm.title.replace(' ', '-').lower()}-{self.share:g}-s{self.seed}"
+        folder = lab.workspace / f"words-{digest(self.alike())}"
         released = road.release(read, folder=folder, progress=lab.progress)
         numbers = WordNumbers(road.privatizing)
         seen, truth = word_stream(
