@@ -22,6 +22,7 @@ from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes.attribute_readings import ATTACKED, ENTITIES, NAMED, Corpus, InferenceCell, Inferred, target_of
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.replacement import Replacement
+from cutlayer.reports.cells import digest
 
 
 class ReplacedCell(InferenceCell):
@@ -48,17 +49,17 @@ class ReplacedCell(InferenceCell):
         checked: Inferred = lab.result(self.unprotected)
         if isinstance(checked.outcome, NotApplicable):
             return checked
-        key = (self.replacement, self.eta, self.seed, self.scale)
-        corpus = lab.once(("replaced", *key), lambda: ReplacedCorpus(self, lab))
+        key = self.alike()
+        corpus = lab.once(("replaced", key), lambda: ReplacedCorpus(self, lab))
 
         def made() -> Released:
-            folder = lab.workspace / f"replaced-{'-'.join(self.replacement.words)}-s{self.seed}"
+            folder = lab.workspace / f"replaced-{digest(key)}"
             home, progress = lab.home(str(self.seed)), lab.progress
             return release(
                 corpus.sets(), NoPrivacy(), model=lab.options.model, home=home, folder=folder, progress=progress
             )
 
-        released: Released = lab.once(("released", *key), made)
+        released: Released = lab.once(("released", key), made)
         begun = time.monotonic()
         transcript, truth = target_of(self, corpus, released)
         known: dict[str, Any] = {"model": corpus.model.whole, "public": corpus.public, "annotated": corpus.annotated}
