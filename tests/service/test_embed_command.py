@@ -87,3 +87,16 @@ def test_what_cannot_be_embedded_is_refused(at_vendor: VendorProcess, notes: Pat
     at_vendor.kill()
     assert code("--eta", 7) == 7
     assert not out.exists()
+
+
+def test_list_names_a_denoiser_that_cannot_be_read(data_dir: Path, run: Run) -> None:
+    broken = data_dir / "models" / "tiny" / "denoisers" / ("0" * 32)
+    broken.mkdir(parents=True)
+    (broken / "denoiser.json").write_text("{")
+    command = ("vendor", "denoiser", "list", "--data-dir", data_dir, "--model", "tiny")
+    told, shown = run(*command, "--json"), run(*command)
+    assert (told.code, shown.code) == (0, 0)
+    assert (told.result["denoisers"], told.result["unreadable"]) == ([], [broken.name])
+    assert f"Unreadable: {broken.name}. Customers are not offered it. `remove` it" in shown.out + shown.err
+    assert run("vendor", "denoiser", "remove", "--id", broken.name, *command[3:]).code == 0
+    assert run(*command, "--json").result["unreadable"] == []

@@ -71,19 +71,31 @@ def train(
 
 @settings_command(config=False)
 def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
-    """List the denoisers that are offered for a model, with what was measured of each, and unfinished trainings."""
+    """List the denoisers that are offered for a model, with what was measured of each, and unfinished trainings.
+
+    One whose manifest cannot be read is named; customers are not offered it.
+    """
     from cutlayer.vendor import VendorSettings
-    from cutlayer.vendor.denoisers import denoisers_of, unfinished
+    from cutlayer.vendor.denoisers import read_denoisers, unfinished
 
     output, settings = Output(as_json=as_json), VendorSettings.load(place.data_dir)
-    found, begun = denoisers_of(settings, place.model).denoisers, unfinished(settings, place.model)
+    (found, unreadable), begun = read_denoisers(settings, place.model), unfinished(settings, place.model)
     for each in found:
         _show(output, place.model, each)
     if not found:
         output.show(f"There is no denoiser of {place.model}.")
+    for denoiser in unreadable:
+        output.show(f"Unreadable: {denoiser}. Customers are not offered it. `remove` it, and train it again.")
     for denoiser in begun:
         output.show(f"Unfinished: {denoiser}. Its training goes on when it is started again; `remove` gives it up.")
-    output.result({"model": place.model, "denoisers": [fields(each) for each in found], "unfinished": list(begun)})
+    output.result(
+        {
+            "model": place.model,
+            "denoisers": [fields(each) for each in found],
+            "unreadable": unreadable,
+            "unfinished": list(begun),
+        }
+    )
 
 
 @settings_command(config=False)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import re
 import shutil
 from collections.abc import Iterator
@@ -17,6 +18,8 @@ from cutlayer.vendor.problems import not_found
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire.denoisers import DenoiserInfo, DenoiserList
 
+log = logging.getLogger("cutlayer.vendor")
+
 MANIFEST = "denoiser.json"
 """In a denoiser's folder: what it is."""
 _NAME = re.compile(r"[0-9a-f]{32}")
@@ -28,17 +31,30 @@ _WAITED = 1.0
 
 
 def denoisers_of(settings: VendorSettings, model: str, *, fingerprint: str | None = None) -> DenoiserList:
-    """The denoisers of a model, by name.
+    """The denoisers of a model, by name; one that cannot be read is left out, and told of in the log.
 
     Args:
         settings: The vendor's.
         model: Its name.
         fingerprint: Of the weights that they must be for; those of any where it is left out.
     """
+    told, unreadable = read_denoisers(settings, model)
+    for name in unreadable:
+        log.warning("denoiser %s cannot be read and is not offered; remove it, and train it again", name)
+    return DenoiserList(denoisers=tuple(each for each in told if fingerprint in (None, each.fingerprint)))
+
+
+def read_denoisers(settings: VendorSettings, model: str) -> tuple[list[DenoiserInfo], list[str]]:
+    """What the published denoisers of a model say of themselves, and the ids of those that cannot be read."""
     folder = settings.denoisers(model)
     found = sorted(path for path in folder.glob("*") if _NAME.fullmatch(path.name)) if folder.is_dir() else []
-    told = [read_denoiser(path) for path in found]
-    return DenoiserList(denoisers=tuple(each for each in told if fingerprint in (None, each.fingerprint)))
+    told, unreadable = list[DenoiserInfo](), list[str]()
+    for path in found:
+        try:
+            told.append(read_denoiser(path))
+        except StorageError:
+            unreadable.append(path.name)
+    return told, unreadable
 
 
 def unfinished(settings: VendorSettings, model: str) -> tuple[str, ...]:
@@ -57,7 +73,10 @@ def read_denoiser(folder: Path) -> DenoiserInfo:
     try:
         return DenoiserInfo.model_validate_json((folder / MANIFEST).read_bytes())
     except (OSError, ValidationError) as error:
-        raise StorageError(f"The denoiser in {folder} cannot be read.", remedy="Train it again.") from error
+        raise StorageError(
+            f"The denoiser in {folder} cannot be read.",
+            remedy="Remove it (cutlayer vendor denoiser remove), and train it again.",
+        ) from error
 
 
 @contextmanager

@@ -16,15 +16,16 @@ from cutlayer.core import ConfigError, Cut, DataError, Ragged, StorageError
 from cutlayer.models import candidate_tokens
 from cutlayer.models.denoiser import build_denoiser
 from cutlayer.privacy.mechanisms import LATTICE
-from cutlayer.vendor import VendorSettings
+from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.denoiser_training import _HIGHEST_ETA, Pairing, eta_ranges, representatives, train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, unfinished
 from cutlayer.vendor.public_tokens import PublicTokens
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
-from cutlayer.wire import Form
-from cutlayer.wire.denoisers import MOST_GROUPS
+from cutlayer.wire import Form, Frame, routes
+from cutlayer.wire.denoisers import MOST_GROUPS, DenoiserList
 from cutlayer.wire.messages import Precision
+from cutlayer.wire.transports import LocalTransport
 from tests.promises.runs import corpus
 
 PUBLIC = corpus(120, seed=9, canaries=False).texts
@@ -297,8 +298,30 @@ def test_bad_input_is_refused(settings: VendorSettings) -> None:
     manifest = settings.denoisers("tiny") / made.denoiser / MANIFEST
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(told | {"secret": 1}))
-    with pytest.raises(StorageError, match="cannot be read"):
-        denoisers_of(settings, "tiny")
+    with pytest.raises(StorageError, match="cannot be read") as unreadable:  # and not taken for a finished training
+        train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+    assert "Remove it" in unreadable.value.remedy
+    assert remove_denoiser(settings, "tiny", made.denoiser)
+    assert train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING) == made
+
+
+@pytest.mark.parametrize("spoilt", ["{", None], ids=["no manifest's", "none"])
+def test_one_that_cannot_be_read_does_not_hide_the_others(
+    spoilt: str | None, settings: VendorSettings, api_key: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    made, other = (train_denoisers(settings, "tiny", [PUBLIC], each, TRAINING) for each in (ROWS, IDS))
+    manifest = settings.denoisers("tiny") / other.denoiser / MANIFEST
+    manifest.unlink()
+    if spoilt is not None:
+        manifest.write_text(spoilt)
+    transport = LocalTransport(create_app(settings), api_key)
+    try:
+        listed = transport.send(Frame(routes.DENOISERS, {"model": "tiny"}))
+    finally:
+        transport.close()
+    assert listed.expect(DenoiserList).denoisers == (made,)
+    assert f"denoiser {other.denoiser} cannot be read and is not offered" in caplog.text
+    assert str(settings.data_dir) not in caplog.text
 
 
 def test_denoisers_of_other_weights_are_not_offered(settings: VendorSettings) -> None:
