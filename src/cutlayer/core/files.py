@@ -9,7 +9,7 @@ import os
 import secrets
 import shutil
 import tempfile
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 _NO_FOLDERS_SYNCED = (errno.EINVAL, errno.EBADF, errno.ENOTSUP, errno.EACCES, errno.EPERM)
@@ -143,10 +143,16 @@ def bytes_below(folder: Path) -> int:
     return total
 
 
-def remove_leftovers(folder: Path) -> None:
-    """Removes what a crash left half written or half removed below a folder, and nothing that others keep there."""
+def remove_leftovers(folder: Path, *, in_use: Callable[[Path], bool] = lambda path: False) -> None:
+    """Removes what a crash left half written or half removed below a folder, and nothing that others keep there.
+
+    Args:
+        folder: The folder.
+        in_use: Whether a living process is writing a file or folder with a temporary name: it stays.
+    """
     for path in list(folder.rglob(f"{TEMPORARY}*")):
-        _remove(path)
+        if not in_use(path):
+            _remove(path)
 
 
 def _remove(path: Path) -> None:

@@ -26,6 +26,7 @@ from cutlayer.vendor.adapters import Adapters
 from cutlayer.vendor.alone import Loops, Standings, add_alone
 from cutlayer.vendor.catalogue import Catalogue, cut_of, pick_device
 from cutlayer.vendor.database import open_database
+from cutlayer.vendor.denoisers import in_training
 from cutlayer.vendor.description import PROBLEMS, at, tenant_of
 from cutlayer.vendor.door import VendorDoor
 from cutlayer.vendor.embeddings import add_embeddings
@@ -97,7 +98,7 @@ class Vendor:
         self.settings = settings
         self._lock = lock(settings.data_dir)
         try:
-            remove_leftovers(settings.data_dir)
+            remove_leftovers(settings.data_dir, in_use=in_training)
             self.database = open_database(settings, claim=True)
             self.catalogue = Catalogue(settings, pick_device(settings.device))
         except BaseException:

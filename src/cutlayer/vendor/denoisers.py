@@ -13,7 +13,7 @@ from filelock import FileLock, Timeout
 from pydantic import ValidationError
 
 from cutlayer.core import ConfigError, StorageError
-from cutlayer.core.files import make_folder, removed, whole_folder
+from cutlayer.core.files import TEMPORARY, make_folder, removed, whole_folder
 from cutlayer.vendor.problems import not_found
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.wire.denoisers import DenoiserInfo, DenoiserList
@@ -104,6 +104,23 @@ def training_folder(work: Path) -> Iterator[None]:
         yield
     finally:
         held.release()
+
+
+def in_training(path: Path) -> bool:
+    """Whether a temporary file or folder is of a training that a process works on now: beside the service, perhaps."""
+    name, _, _ = path.name.removeprefix(TEMPORARY).partition(".")
+    works = [path.with_name(f"{TRAINING}{name}"), *(each for each in path.parents if each.name.startswith(TRAINING))]
+    return any(map(_is_held, works))
+
+
+def _is_held(work: Path) -> bool:
+    if not (work / _LOCK).is_file():
+        return False
+    try:
+        with FileLock(work / _LOCK, timeout=0):
+            return False
+    except Timeout:
+        return True
 
 
 def offer_denoiser(settings: VendorSettings, model: str, folder: Path) -> DenoiserInfo:

@@ -12,7 +12,7 @@ import torch
 from numpy.typing import NDArray
 
 from cutlayer.core import DataError, Ragged
-from cutlayer.core.files import make_folder, write_whole
+from cutlayer.core.files import make_folder, sync_file, write_whole
 from cutlayer.wire.denoisers import Corpus
 
 _KEPT_BACK = 500
@@ -74,6 +74,8 @@ class PublicTokens:
                 corpora.append({"sha256": digest.hexdigest(), "texts": kept})
         if not end:
             raise DataError("No public text has a token.", remedy="Give files with text in that column.")
+        for name in ("ids.bin", "ends.bin"):  # what says that they are whole comes after them, after a power cut, too
+            sync_file(folder / name)
         write_whole(folder / "corpus.json", json.dumps({"corpora": corpora}).encode())
         return cls(folder)
 

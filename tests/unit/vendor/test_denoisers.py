@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -13,6 +14,7 @@ import torch
 from safetensors.torch import load_file
 
 from cutlayer.core import ConfigError, Cut, DataError, Ragged, StorageError
+from cutlayer.core.files import TEMPORARY
 from cutlayer.models import candidate_tokens
 from cutlayer.models.denoiser import build_denoiser
 from cutlayer.privacy.mechanisms import LATTICE
@@ -20,6 +22,7 @@ from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.vendor.catalogue import Catalogue
 from cutlayer.vendor.denoiser_training import _HIGHEST_ETA, Pairing, eta_ranges, representatives, train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, unfinished
+from cutlayer.vendor.denoisers import TRAINING as BEGUN
 from cutlayer.vendor.public_tokens import PublicTokens
 from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire import Form, Frame, routes
@@ -176,6 +179,70 @@ def test_a_second_start_of_one_training_is_refused_and_disturbs_nothing(
         on_step=lambda done, total, note: train_denoisers(settings, "tiny", [PUBLIC], IDS, TRAINING) and None,
     )  # fmt: skip
     assert len(denoisers_of(settings, "tiny").denoisers) == 3
+
+
+def test_a_service_that_starts_meanwhile_leaves_a_live_training_its_files(
+    settings: VendorSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a checkpoint and an unpublished folder have names like those that crashes leave behind."""
+    folder = settings.denoisers("tiny")
+    starts: list[str] = []
+
+    def start(path: Path) -> None:
+        starts.append(path.name)
+        create_app(settings).state.vendor.close()
+        assert path.exists(), "the service removed what a live training was writing"
+
+    replace, rename = os.replace, os.rename
+
+    def replaces(source: Path, target: Path) -> None:
+        if BEGUN in str(target) and "0000000005" in target.name:
+            start(Path(source))
+        replace(source, target)
+
+    def renames(source: Path, target: Path) -> None:
+        if Path(target).parent == folder and not Path(target).name.startswith("."):
+            start(Path(source))
+        rename(source, target)
+
+    with monkeypatch.context() as patched:
+        patched.setattr(os, "replace", replaces)
+        patched.setattr(os, "rename", renames)
+        made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+    assert len(starts) == 4  # of each group's checkpoint, and of the denoiser
+    dead = [
+        folder / f"{BEGUN}{'0' * 32}" / "group-0" / f"{TEMPORARY}0000000005.safetensors.ab",
+        folder / f"{TEMPORARY}{'0' * 32}.ab" / "group-0.safetensors",
+    ]
+    for path in dead:
+        path.parent.mkdir(parents=True)
+        path.write_bytes(b"half")
+    create_app(settings).state.vendor.close()
+    assert not any(path.exists() for path in dead)
+    assert {path.name for path in folder.iterdir()} == {made.denoiser, f"{BEGUN}{'0' * 32}"}
+
+
+def test_token_ids_are_on_disk_before_they_are_said_to_be_whole(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    done: list[tuple[str, int]] = []
+    fsync, replace = os.fsync, os.replace
+
+    def settles(handle: int) -> None:
+        fsync(handle)
+        done.append((Path(os.readlink(f"/proc/self/fd/{handle}")).name, os.fstat(handle).st_size))
+
+    def replaces(source: Path, target: Path) -> None:
+        done.append((Path(target).name, 0))
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", settles)
+    monkeypatch.setattr(os, "replace", replaces)
+    PublicTokens.write(
+        tmp_path / "t", [[("a",)] * 5], lambda some: Ragged.from_lists([[1]] * len(some)), lambda read: None
+    )
+    whole = done.index(("corpus.json", 0))
+    assert {("ids.bin", 5 * 4), ("ends.bin", 5 * 8)} <= set(done[:whole])
 
 
 def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
