@@ -23,9 +23,9 @@ from cutlayer.data import Dataset, tokenise
 from cutlayer.models.denoiser import Denoiser, build_denoiser
 from cutlayer.privacy import PrivacySpec, TextToText, Vector
 from cutlayer.vendor import VendorSettings
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire import unpack
 from cutlayer.wire.denoisers import DenoiserInfo
 from cutlayer.wire.recording import Direction, read_recording
@@ -44,7 +44,7 @@ KINDS: dict[str, tuple[PrivacySpec, DenoisedReleases]] = {
 
 def train(data_dir: Path, releases: DenoisedReleases) -> DenoiserInfo:
     public = corpus(120, seed=9, canaries=False).texts
-    return train_denoisers(VendorSettings.load(data_dir), "tiny", [public], releases, TRAINING)
+    return train_denoisers(VendorSettings.load(data_dir), "tiny", [("public", public)], releases, TRAINING)
 
 
 @pytest.mark.parametrize("name", KINDS)

@@ -169,7 +169,7 @@ def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
 def test_what_denoisers_learnt_is_told_by_method_and_range(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "denoisers"]
     of = {(row["method"], row["metric"]): row for row in rows}
-    assert {method for method, _ in of} == {SND, "SnD, light", *ALONE, "SnD, ids", "SnD, no clip"}
+    assert {method for method, _ in of} == {SND, "SnD, light", *ALONE, "SnD, ids", "SnD, no clip", "SnD, no positions"}
     assert len({row["etas"] for row in rows if row["method"] == SND}) == 3
     assert -1 <= of[SND, "cosine, denoised"]["value"] <= 1
     assert of[SND, "MSE, mean_embedding"]["value"] > 0

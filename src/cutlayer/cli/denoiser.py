@@ -13,7 +13,7 @@ from cutlayer.cli.output import Output, fields
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.columns import TEXTS, DataSpec
-from cutlayer.vendor.settings import DENOISER, DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.denoiser_settings import DENOISER, DenoisedReleases, DenoiserTraining
 
 if TYPE_CHECKING:
     from cutlayer.wire.denoisers import DenoiserInfo
@@ -60,7 +60,7 @@ def train(
         made = train_denoisers(
             VendorSettings.load(place.data_dir),
             place.model,
-            [TextFile(source, column) for source in files.public],
+            [(_called(source), TextFile(source, column)) for source in files.public],
             releases,
             training,
             on_step=lambda done, total, note: progress.update("train denoisers", done, total, note),
@@ -116,6 +116,11 @@ def remove(
         raise ConfigError(f"{place.model} has no denoiser {denoiser!r}.", remedy="See: cutlayer vendor denoiser list.")
     output.show(f"Removed denoiser {denoiser} of {place.model}.")
     output.result({"model": place.model, "denoiser": denoiser})
+
+
+def _called(source: str) -> str:
+    """What customers are told of a public file: no folder of the vendor's machine."""
+    return source if source.startswith("hub:") else Path(source).name[:255]
 
 
 def _show(output: Output, model: str, made: DenoiserInfo) -> None:

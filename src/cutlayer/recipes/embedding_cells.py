@@ -32,9 +32,10 @@ from cutlayer.reports.downstream import (
     tested_networks,
 )
 from cutlayer.vendor import VendorSettings
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.vendor.denoisers import offer_denoiser
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.public_tokens import PublicFile
 from cutlayer.wire.denoisers import DenoiserInfo
 
 MODEL: Final = "model"
@@ -78,7 +79,8 @@ class DenoiserCell(Cell):
     def name(self) -> str:
         releases, training = self.releases, self.training
         how = f"{releases.mechanism}{'-clip' if releases.clip else ''}-{releases.noise}"
-        return f"denoiser-{training.kind}-{how}{'-without-answer' if training.without_answer else ''}-s{self.seed}"
+        kind = f"{training.kind}{'' if training.positions else '-no-positions'}"
+        return f"denoiser-{kind}-{how}{'-without-answer' if training.without_answer else ''}-s{self.seed}"
 
     def check(self, lab: Lab) -> None:
         super().check(lab)
@@ -99,10 +101,10 @@ class DenoiserCell(Cell):
         shutil.copytree(settings.denoisers(MODEL) / info.denoiser, lab.kept(self), dirs_exist_ok=True)
         return info
 
-    def sources(self, lab: Lab) -> list[list[tuple[str, ...]]]:
-        """The public texts of each file, but for spared ones."""
+    def sources(self, lab: Lab) -> list[PublicFile]:
+        """The public texts of each file, but for spared ones, by its name."""
         spared = lab.once(self.spared, lambda: self.spared.texts(lab))
-        return [but(file.read(lab.options.data), spared) for file in self.public]
+        return [(f"{file.name}/{file.part}", but(file.read(lab.options.data), spared)) for file in self.public]
 
     def offer(self, lab: Lab) -> str:
         """Has this lab's vendors hand them out, and returns their id; they are trained now, if they were not yet.

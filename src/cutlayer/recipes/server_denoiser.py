@@ -132,7 +132,7 @@ class ServerDenoiserCell(Cell):
         def read(texts: Dataset, most: int | None) -> Ragged:
             return tokenise(texts, tokenizer, max_content=card.template.max_content(1, most)).segments[0]
 
-        public = Dataset(tuple(chain.from_iterable(self.beside.sources(lab))))
+        public = Dataset(tuple(chain.from_iterable(texts for _, texts in self.beside.sources(lab))))
         known = read(public, self.beside.training.max_length)
         shape = paper_shape(card.info.family, blocks=card.info.blocks, width=server.pairing.table.shape[1])
         checkpoints = Checkpoints(lab.scratch(self) / "checkpoints")

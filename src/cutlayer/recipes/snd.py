@@ -48,12 +48,13 @@ from cutlayer.recipes.study import Claim, Part, Scenario, Stated
 from cutlayer.recipes.tasks import TextFile
 from cutlayer.recipes.training import settled, told_of
 from cutlayer.reports.downstream import CUSTOMER_ONLY, DENOISED, DEVIATIONS
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 
 CLIPPED, TOKEMB, TEXT = "clipped rows", "TokEmbPriv", "Text2Text"
 """What leaves, and what embeddings are called that nothing was taken out of."""
-SND, LIGHT, IDS, UNCLIPPED = DENOISED, "SnD, light", "SnD, ids", "SnD, no clip"
-"""Embeddings of clipped rows by the paper's denoiser and by ours, of ids, and of rows as they are."""
+SND, LIGHT, IDS, UNCLIPPED, UNPLACED = DENOISED, "SnD, light", "SnD, ids", "SnD, no clip", "SnD, no positions"
+"""Embeddings of clipped rows by the paper's denoiser and by ours, of ids, of rows as they are, and by the paper's denoiser
+as its equations are printed."""
 LIGHT_ALONE = f"{CUSTOMER_ONLY}, light"
 """The control of our denoiser."""
 
@@ -95,11 +96,13 @@ class _Method:
         releases: What they are made of.
         kind: Of the denoiser.
         without_answer: Whether it is the control.
+        positions: Whether it is told each input's place and kind.
     """
 
     releases: str
     kind: DenoiserKind = "paper"
     without_answer: bool = False
+    positions: bool = True
 
 
 _METHODS: Final[Mapping[str, _Method]] = {
@@ -109,6 +112,7 @@ _METHODS: Final[Mapping[str, _Method]] = {
     LIGHT_ALONE: _Method(CLIPPED, "light", without_answer=True),
     IDS: _Method(TEXT),
     UNCLIPPED: _Method(TOKEMB),
+    UNPLACED: _Method(CLIPPED, positions=False),
 }
 _OF_ROWS: Final = (SND, LIGHT, CUSTOMER_ONLY, LIGHT_ALONE)
 _WORTH: Final = ((CUSTOMER_ONLY, SND), (LIGHT_ALONE, LIGHT))
@@ -154,6 +158,7 @@ class _Cells:
                 batch_size=scale.batch_size,
                 max_length=scale.public_length,
                 without_answer=method.without_answer,
+                positions=method.positions,
                 precision=c.precision,
             ),
             public=tuple(file.model_copy(update={"texts": scale.public}) for file in c.public),

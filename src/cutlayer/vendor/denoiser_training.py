@@ -34,9 +34,10 @@ from cutlayer.privacy import NeighbourSearch, find_mechanism, table_fingerprint
 from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows, replacements
 from cutlayer.vendor.catalogue import Catalogue, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoisers import MANIFEST, TRAINING, read_denoiser, training_folder
-from cutlayer.vendor.public_tokens import PublicTokens, digest_of
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining, VendorSettings
+from cutlayer.vendor.public_tokens import PublicFile, PublicTokens, digest_of
+from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.stepwise import OnStep, Stepwise
 from cutlayer.wire import WireType
 from cutlayer.wire.denoisers import MOST_CORPORA, DenoiserGroup, DenoiserInfo, Distances
@@ -211,16 +212,16 @@ def _out_of_reach(reached: float) -> str:
     )
 
 
-def representatives(lowest: float, highest: float) -> tuple[float, float]:
-    """The two etas of a range that its denoiser is trained at: a quarter and three quarters of the way, by ratio."""
+def representatives(lowest: float, highest: float, count: int) -> tuple[float, ...]:
+    """The etas of a range that its denoiser is trained at, evenly by ratio: of two, a quarter of the way and three."""
     ratio = highest / lowest
-    return float(f"{lowest * ratio**0.25:.3g}"), float(f"{lowest * ratio**0.75:.3g}")
+    return tuple(float(f"{lowest * ratio ** ((2 * place + 1) / (2 * count)):.3g}") for place in range(count))
 
 
 def train_denoisers(
     settings: VendorSettings,
     model: str,
-    sources: Sequence[Iterable[tuple[str, ...]]],
+    sources: Sequence[PublicFile],
     drawing: DenoisedReleases,
     spec: DenoiserTraining,
     *,
@@ -233,7 +234,7 @@ def train_denoisers(
     Args:
         settings: The vendor's.
         model: One of its models.
-        sources: Public texts, a sequence of rows of each file, which is read twice.
+        sources: Public texts: of each file what it is called, and its rows, which are read twice.
         drawing: How the releases are privatized that are to be denoised.
         spec: How it is trained.
         on_step: Told the steps taken, of how many, and a remark.
@@ -282,12 +283,13 @@ class _Training:
         info = self._card.info
         if self._spec.kind == "light":
             return light_shape(width=info.embedding.width)
-        return paper_shape(info.family, blocks=info.blocks, width=info.embedding.width)
+        shape = paper_shape(info.family, blocks=info.blocks, width=info.embedding.width)
+        return shape.model_copy(update={"placed": self._spec.positions})
 
-    def run(self, sources: Sequence[Iterable[tuple[str, ...]]], on_step: OnStep) -> DenoiserInfo:
+    def run(self, sources: Sequence[PublicFile], on_step: OnStep) -> DenoiserInfo:
         most = self._template.max_content(1, self._spec.max_length or min(_LENGTH, self._card.info.max_length))
         # by its texts, too: what was begun on others is no beginning of this training
-        name = _digest({**self._about(), "corpora": [digest_of(source) for source in sources]})
+        name = _digest({**self._about(), "corpora": [digest_of(texts) for _, texts in sources]})
         if (self._folder / name / MANIFEST).is_file():
             return read_denoiser(self._folder / name)
         work = self._folder / f"{TRAINING}{name}"
@@ -297,9 +299,7 @@ class _Training:
             shutil.rmtree(work, ignore_errors=True)
         return read_denoiser(self._folder / name)
 
-    def _train(
-        self, name: str, sources: Sequence[Iterable[tuple[str, ...]]], most: int, work: Path, on_step: OnStep
-    ) -> None:
+    def _train(self, name: str, sources: Sequence[PublicFile], most: int, work: Path, on_step: OnStep) -> None:
         """Trains all groups, and publishes them."""
         tokens = PublicTokens.write(
             work / "tokens",
@@ -326,8 +326,11 @@ class _Training:
     def _about(self) -> dict[str, Any]:
         """JSON that tells this training from others, but for its texts."""
         training = self._spec.model_dump()
-        for name, before in (("without_answer", False), ("precision", Precision.FP32)):
-            if training[name] == before:  # denoisers keep the names that they had before there was a choice
+        before_there_was_a_choice = {
+            "without_answer": False, "precision": Precision.FP32, "etas_per_range": 2, "positions": True,
+        }  # fmt: skip
+        for name, before in before_there_was_a_choice.items():
+            if training[name] == before:  # denoisers keep their names
                 del training[name]
         return {
             "fingerprint": self._card.info.fingerprint,
@@ -348,7 +351,7 @@ class _Training:
         groups: int,
     ) -> tuple[DenoiserGroup, bytes]:
         """Trains the denoiser of one range of etas."""
-        spec, trained_at = self._spec, representatives(*etas)
+        spec, trained_at = self._spec, representatives(*etas, self._spec.etas_per_range)
         make_folder(folder)
         denoiser = build_denoiser(self._shape)
         denoiser.draw(spec.seed)

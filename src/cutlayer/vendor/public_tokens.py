@@ -6,6 +6,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeAlias
 
 import numpy as np
 import torch
@@ -14,6 +15,9 @@ from numpy.typing import NDArray
 from cutlayer.core import DataError, Ragged
 from cutlayer.core.files import make_folder, sync_file, write_whole
 from cutlayer.wire.denoisers import Corpus
+
+PublicFile: TypeAlias = tuple[str, Iterable[tuple[str, ...]]]
+"""What a file of public text is called, and its rows, of which the first text counts."""
 
 _KEPT_BACK = 500
 """Texts that are measured on, and not learnt from; a tenth of all where there are fewer."""
@@ -41,7 +45,7 @@ class PublicTokens:
     def write(
         cls,
         folder: Path,
-        sources: Sequence[Iterable[tuple[str, ...]]],
+        sources: Sequence[PublicFile],
         tokenise_some: Callable[[list[str]], Ragged],
         on_text: Callable[[int], object],
     ) -> PublicTokens:
@@ -49,7 +53,7 @@ class PublicTokens:
 
         Args:
             folder: Of the files; made if it is not there.
-            sources: Texts, in several files of them.
+            sources: Texts, by what they are called.
             tokenise_some: Turns texts into ids.
             on_text: Told how many texts were read.
 
@@ -61,7 +65,7 @@ class PublicTokens:
         make_folder(folder)
         corpora, read, end = list[dict[str, object]](), 0, 0
         with open(folder / "ids.bin", "wb") as ids, open(folder / "ends.bin", "wb") as ends:
-            for source in sources:
+            for name, source in sources:
                 digest, kept = hashlib.sha256(), 0
                 for some in _chunks(source):
                     _add(digest, some)
@@ -71,7 +75,7 @@ class PublicTokens:
                     ends.write((end + lengths.cumsum()).astype("<u8").tobytes())
                     end, kept, read = end + int(lengths.sum()), kept + len(lengths), read + len(some)
                     on_text(read)
-                corpora.append({"sha256": digest.hexdigest(), "texts": kept})
+                corpora.append({"name": name, "sha256": digest.hexdigest(), "texts": kept})
         if not end:
             raise DataError("No public text has a token.", remedy="Give files with text in that column.")
         for name in ("ids.bin", "ends.bin"):  # what says that they are whole comes after them, after a power cut, too

@@ -21,27 +21,23 @@ import json
 import os
 import re
 import secrets
-from itertools import pairwise
 from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 
 from cutlayer.core import ConfigError, Fault, StorageError
-from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.core.files import write_whole
-from cutlayer.core.setting import Shown, as_in, setting
+from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.privacy.spec import Vector
-from cutlayer.wire.denoisers import MOST_GROUPS
-from cutlayer.wire.messages import LARGEST_COUNT, MAX_CONTROL_BYTES, Form, ModelName, Precision, WireType
+from cutlayer.wire.messages import MAX_CONTROL_BYTES, ModelName
 
 MIB = 2**20
 GIB = 2**30
 _IDENTIFIER = re.compile(rb"[0-9a-f]{32}")
 
 
-SERVICE, MODELS, LIMITS, WARM_UP, DENOISER = "Service", "Models", "Limits", "Warm-up", "Denoiser"
+SERVICE, MODELS, LIMITS, WARM_UP = "Service", "Models", "Limits", "Warm-up"
 """Topics of these settings."""
 
 
@@ -62,103 +58,6 @@ class WarmUpSpec(SettingsSpec):
     checkpoint_steps: int = setting(
         100, help="Steps between two states that a stopped warm-up goes on from.", shown=Shown(WARM_UP), ge=1
     )
-
-
-class DenoiserTraining(SettingsSpec):
-    """How denoisers of a model's embeddings are trained on public text: one for each range of etas."""
-
-    kind: DenoiserKind = setting(
-        "light",
-        help="paper: a transformer over embedding, rows and noise, nearly as large as a small model. light: its cost "
-        "does not grow with the model's depth.",
-        shown=Shown(DENOISER, source="SnD §3.4, Table 8; light is ours"),
-    )
-    steps: int = setting(4000, help="Updates of each.", shown=Shown(DENOISER, unit="steps"), ge=1)
-    batch_size: int = setting(32, help="Public texts of an update.", shown=Shown(DENOISER, unit="texts"), ge=1)
-    learning_rate: float | None = setting(
-        None,
-        help="The highest rate; it falls to zero.",
-        shown=Shown(DENOISER, default="3e-3; of paper 1e-3"),
-        gt=0,
-        allow_inf_nan=False,
-    )
-    without_answer: bool = setting(
-        False,
-        help="Train the control instead, which audits compare denoisers with: the same, but with the mean embedding in "
-        "the place of the model's answer. Customers are served by it only where they name its id.",
-        shown=Shown(DENOISER),
-    )
-    borders: tuple[float, ...] = setting(
-        (0.05, 0.25),
-        help="Correlations of a token's row and what leaves of it at which one range of etas ends and another begins.",
-        shown=Shown(DENOISER, source="SnD, A.6.3, leaves them open", metavar="CORRELATION,…"),
-    )
-    lowest_eta: float = setting(
-        0.001,
-        help="Where the lowest range begins.",
-        shown=Shown(DENOISER, unit="1/distance"),
-        gt=0,
-        allow_inf_nan=False,
-    )
-    highest_correlation: float = setting(
-        0.9, help="Where the highest range ends.", shown=Shown(DENOISER, unit="correlation"), gt=0, lt=1
-    )
-    max_length: int | None = setting(
-        None,
-        help="Tokens of a public text, special tokens included; longer ones lose their end.",
-        shown=Shown(DENOISER, unit="tokens", default="128, or the model's limit"),
-        ge=1,
-    )
-    precision: Precision = setting(
-        Precision.FP32,
-        help="Of matrix products while training, in the model and the denoiser. bf16: faster where devices multiply "
-        "bf16. Weights, optimiser, losses and what is measured of the denoiser stay fp32.",
-        shown=Shown(DENOISER),
-    )
-    seed: int = setting(0, help="Of weights, order and noise.", shown=Shown(DENOISER), ge=0, le=LARGEST_COUNT)
-    checkpoint_steps: int = setting(
-        200, help="Steps between two states that a stopped training goes on from.", shown=Shown(DENOISER), ge=1
-    )
-
-    @model_validator(mode="after")
-    def _check_borders(self) -> Self:
-        ordered = (0.0, *self.borders, self.highest_correlation)
-        if any(low >= high for low, high in pairwise(ordered)):
-            raise ValueError("borders must ascend between 0 and highest_correlation")
-        if len(self.borders) >= MOST_GROUPS:
-            raise ValueError(f"borders must be at most {MOST_GROUPS - 1}: each makes a denoiser more")
-        return self
-
-
-class DenoisedReleases(SettingsSpec):
-    """Which releases of customers denoisers are for; those at any eta of their ranges."""
-
-    mechanism: Literal["text-to-text", "vector"] = setting(
-        "text-to-text",
-        help="The customers' mechanism: of others nobody knows the noise of each token.",
-        shown=Shown(DENOISER, common=True),
-    )
-    noise: str = as_in(Vector, "noise")
-    clip: bool = as_in(Vector, "clip")
-    wire_type: WireType = setting(
-        WireType.BF16, help="Element type in which customers' rows travel.", shown=Shown(DENOISER)
-    )
-
-    @model_validator(mode="after")
-    def _check_clip(self) -> Self:
-        if self.clip and self.mechanism != "vector":
-            raise ValueError("clip needs mechanism vector: ids are not clipped")
-        return self
-
-    @property
-    def replaces(self) -> bool:
-        """Whether tokens are replaced by others, so that ids leave."""
-        return self.mechanism == "text-to-text"
-
-    @property
-    def form(self) -> Form:
-        """What leaves."""
-        return Form.IDS if self.replaces else Form.ROWS
 
 
 class Limits(BaseModel):

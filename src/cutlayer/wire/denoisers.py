@@ -11,6 +11,8 @@ from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.wire.messages import ArchiveFile, Count, Digest, Form, Identifier, Message, WireType, Word
 
 MOST_GROUPS = 16
+MOST_ETAS = 16
+"""That one denoiser learns from."""
 MOST_CORPORA = 64
 
 Eta = Annotated[float, Field(gt=0, allow_inf_nan=False)]
@@ -20,6 +22,8 @@ Share = Annotated[float, Field(ge=-1, le=1)]
 class Corpus(Message):
     """Public text that denoisers were trained on."""
 
+    name: Annotated[str, Field(max_length=255)] = ""
+    """As the vendor calls it: a file's name without its folder."""
     sha256: Digest
     texts: Count
 
@@ -37,7 +41,7 @@ class DenoiserGroup(Message):
 
     lowest: Eta
     highest: Eta
-    trained_at: Annotated[tuple[Eta, ...], Field(min_length=1, max_length=16), FailFast()]
+    trained_at: Annotated[tuple[Eta, ...], Field(min_length=1, max_length=MOST_ETAS), FailFast()]
     file: ArchiveFile
     noisy: Distances
     """As the model answers."""

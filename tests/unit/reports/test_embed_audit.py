@@ -27,8 +27,8 @@ from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector, Words
 from cutlayer.reports import summary
 from cutlayer.reports.audit import LeakReport, local_evidence
 from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import train_denoisers
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire.transports import LocalTransport, RecordingTransport
 from tests.promises.runs import corpus
 from tests.service.fixtures import tiny_model  # noqa: F401 - fixtures are used by name
@@ -198,7 +198,9 @@ def trained(folder: Path, model: Path, *, without_answer: bool = False, clip: bo
     settings = VendorSettings.load(folder)
     public_texts = corpus(120, seed=9, canaries=False).texts
     training = DenoiserTraining(steps=10, batch_size=4, without_answer=without_answer)
-    info = train_denoisers(settings, "tiny", [public_texts], DenoisedReleases(mechanism="vector", clip=clip), training)
+    info = train_denoisers(
+        settings, "tiny", [("public", public_texts)], DenoisedReleases(mechanism="vector", clip=clip), training
+    )
     assert info.without_answer == without_answer
     return settings.denoisers("tiny") / info.denoiser
 

@@ -20,11 +20,11 @@ from cutlayer.models.denoiser import build_denoiser
 from cutlayer.privacy.mechanisms import LATTICE
 from cutlayer.vendor import VendorSettings, create_app
 from cutlayer.vendor.catalogue import Catalogue
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import _HIGHEST_ETA, Pairing, eta_ranges, representatives, train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, unfinished
 from cutlayer.vendor.denoisers import TRAINING as BEGUN
 from cutlayer.vendor.public_tokens import PublicTokens
-from cutlayer.vendor.settings import DenoisedReleases, DenoiserTraining
 from cutlayer.wire import Form, Frame, routes
 from cutlayer.wire.denoisers import MOST_GROUPS, DenoiserList
 from cutlayer.wire.messages import Precision
@@ -32,6 +32,7 @@ from cutlayer.wire.transports import LocalTransport
 from tests.promises.runs import corpus
 
 PUBLIC = corpus(120, seed=9, canaries=False).texts
+NEWS = [("news", PUBLIC)]
 ROWS = DenoisedReleases(mechanism="vector", clip=True)
 IDS = DenoisedReleases()
 TRAINING = DenoiserTraining(steps=12, batch_size=4, checkpoint_steps=5)
@@ -67,7 +68,12 @@ def test_three_denoisers_are_trained_and_told_of(
     said: list[tuple[int, int]] = []
     spec = TRAINING.model_copy(update={"kind": kind})
     made = train_denoisers(
-        settings, "tiny", [PUBLIC], releases, spec, on_step=lambda done, total, note: said.append((done, total))
+        settings,
+        "tiny",
+        NEWS,
+        releases,
+        spec,
+        on_step=lambda done, total, note: said.append((done, total)),
     )
     assert said[-1] == (36, 36)
     (listed,) = denoisers_of(settings, "tiny").denoisers
@@ -83,13 +89,13 @@ def test_three_denoisers_are_trained_and_told_of(
     assert groups[0].noisy.cosine < groups[2].noisy.cosine
     folder = settings.denoisers("tiny")
     assert {path.name for path in folder.iterdir()} == {made.denoiser}
-    again = train_denoisers(settings, "tiny", [PUBLIC], releases, spec)
+    again = train_denoisers(settings, "tiny", NEWS, releases, spec)
     assert again == made
 
 
 def test_a_denoiser_learns(settings: VendorSettings) -> None:
     spec = DenoiserTraining(steps=250, batch_size=16, borders=(0.2,), learning_rate=3e-3)
-    made = train_denoisers(settings, "tiny", [corpus(600, seed=4, canaries=False).texts], ROWS, spec)
+    made = train_denoisers(settings, "tiny", [("more", corpus(600, seed=4, canaries=False).texts)], ROWS, spec)
     for group in made.groups:
         assert group.denoised.mse < 0.8 * group.noisy.mse
         assert group.denoised.cosine > group.noisy.cosine
@@ -100,7 +106,7 @@ def test_products_in_bf16_are_near_those_in_fp32(settings: VendorSettings) -> No
     found = {}
     for precision in Precision:
         spec = DenoiserTraining(steps=60, batch_size=16, borders=(0.2,), precision=precision)
-        made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, spec)
+        made = train_denoisers(settings, "tiny", NEWS, ROWS, spec)
         found[precision] = made.groups[-1]
     half, whole = found[Precision.BF16], found[Precision.FP32]
     assert half.file.sha256 != whole.file.sha256
@@ -114,7 +120,7 @@ class StopError(Exception):
 
 def test_a_training_that_was_stopped_ends_with_the_same_bytes(settings: VendorSettings, tmp_path: Path) -> None:
     folder = settings.denoisers("tiny")
-    whole = files(folder) if train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING) else {}
+    whole = files(folder) if train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING) else {}
     (made,) = denoisers_of(settings, "tiny").denoisers
     assert remove_denoiser(settings, "tiny", made.denoiser)
     assert not remove_denoiser(settings, "tiny", made.denoiser)
@@ -125,9 +131,9 @@ def test_a_training_that_was_stopped_ends_with_the_same_bytes(settings: VendorSe
                 raise StopError
 
         with pytest.raises(StopError):
-            train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING, on_step=dies)
+            train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING, on_step=dies)
         assert not denoisers_of(settings, "tiny").denoisers, "half a denoiser is offered"
-    train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+    train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING)
     assert files(folder) == whole
 
 
@@ -139,9 +145,9 @@ def test_a_training_does_not_go_on_from_one_on_other_text(settings: VendorSettin
             raise StopError
 
     with pytest.raises(StopError):
-        train_denoisers(settings, "tiny", [others], ROWS, TRAINING, on_step=dies)
-    made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
-    assert [each.texts for each in made.corpora] == [len(PUBLIC)]
+        train_denoisers(settings, "tiny", [("others", others)], ROWS, TRAINING, on_step=dies)
+    made = train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING)
+    assert [(each.name, each.texts) for each in made.corpora] == [("news", len(PUBLIC))]
     (left,) = unfinished(settings, "tiny")
     assert left != made.denoiser
     assert remove_denoiser(settings, "tiny", left)
@@ -160,7 +166,7 @@ def test_a_second_start_of_one_training_is_refused_and_disturbs_nothing(
             (name,) = unfinished(settings, "tiny")
             before = files(settings.denoisers("tiny"))
             for other in (
-                lambda: train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING),
+                lambda: train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING),
                 lambda: remove_denoiser(settings, "tiny", name),
             ):
                 with pytest.raises(ConfigError, match=f"Denoiser {name} is being trained already") as caught:
@@ -168,15 +174,15 @@ def test_a_second_start_of_one_training_is_refused_and_disturbs_nothing(
                 refused.append(caught.value)
             assert files(settings.denoisers("tiny")) == before
 
-    made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING, on_step=starts_again)
+    made = train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING, on_step=starts_again)
     assert len(refused) >= 6
     assert all("started again, it goes on" in each.remedy for each in refused)
     assert denoisers_of(settings, "tiny").denoisers == (made,)
     assert {path.name for path in settings.denoisers("tiny").iterdir()} == {made.denoiser}
     other = TRAINING.model_copy(update={"seed": 1})  # another one is not in its way
     train_denoisers(
-        settings, "tiny", [PUBLIC], ROWS, other,
-        on_step=lambda done, total, note: train_denoisers(settings, "tiny", [PUBLIC], IDS, TRAINING) and None,
+        settings, "tiny", NEWS, ROWS, other,
+        on_step=lambda done, total, note: train_denoisers(settings, "tiny", NEWS, IDS, TRAINING) and None,
     )  # fmt: skip
     assert len(denoisers_of(settings, "tiny").denoisers) == 3
 
@@ -208,7 +214,7 @@ def test_a_service_that_starts_meanwhile_leaves_a_live_training_its_files(
     with monkeypatch.context() as patched:
         patched.setattr(os, "replace", replaces)
         patched.setattr(os, "rename", renames)
-        made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+        made = train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING)
     assert len(starts) == 4  # of each group's checkpoint, and of the denoiser
     dead = [
         folder / f"{BEGUN}{'0' * 32}" / "group-0" / f"{TEMPORARY}0000000005.safetensors.ab",
@@ -239,7 +245,7 @@ def test_token_ids_are_on_disk_before_they_are_said_to_be_whole(
     monkeypatch.setattr(os, "fsync", settles)
     monkeypatch.setattr(os, "replace", replaces)
     PublicTokens.write(
-        tmp_path / "t", [[("a",)] * 5], lambda some: Ragged.from_lists([[1]] * len(some)), lambda read: None
+        tmp_path / "t", [("a", [("a",)] * 5)], lambda some: Ragged.from_lists([[1]] * len(some)), lambda read: None
     )
     whole = done.index(("corpus.json", 0))
     assert {("ids.bin", 5 * 4), ("ends.bin", 5 * 8)} <= set(done[:whole])
@@ -257,8 +263,11 @@ def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkey
         for number in range(30):
             yield ("a " * (number % 4),)
 
-    made = PublicTokens.write(tmp_path / "t", [rows(), [("bb c",)]], lengths_of, lambda read: None)
+    made = PublicTokens.write(
+        tmp_path / "t", [("first", rows()), ("second", [("bb c",)])], lengths_of, lambda read: None
+    )
     assert max(asked) == 7
+    assert [each.name for each in made.corpora] == ["first", "second"]
     assert [each.texts for each in made.corpora] == [sum(1 for n in range(30) if n % 4), 1]
     assert len(made) == made.corpora[0].texts + 1
     some = made.select([len(made) - 1, 0, 1])
@@ -267,19 +276,30 @@ def test_texts_are_read_a_few_at_a_time_and_kept_in_files(tmp_path: Path, monkey
     assert len(PublicTokens.write(tmp_path / "t", [], lengths_of, lambda read: None)) == len(made)
     assert not asked
     with pytest.raises(DataError, match="No public text has a token"):
-        PublicTokens.write(tmp_path / "none", [[(" ",)]], lengths_of, lambda read: None)
+        PublicTokens.write(tmp_path / "none", [("blank", [(" ",)])], lengths_of, lambda read: None)
 
 
 @pytest.mark.parametrize("texts", [2, 9, 10, 11, 25, 199, 5023])
 def test_texts_are_learnt_from_or_measured_on_and_both_are_spread_over_all_files(texts: int, tmp_path: Path) -> None:
     made = PublicTokens.write(
-        tmp_path / "t", [[("a",)] * texts], lambda some: Ragged.from_lists([[1]] * len(some)), lambda read: None
+        tmp_path / "t", [("a", [("a",)] * texts)], lambda some: Ragged.from_lists([[1]] * len(some)), lambda read: None
     )
     kept = made.kept_back
     learnt = made.learnt(np.arange(texts - len(kept)))
     assert sorted([*kept, *learnt]) == list(range(texts))
     assert len(kept) == min(500, max(1, texts // 10))
     assert max(np.diff([*kept, texts])) <= texts / len(kept) + 1
+
+
+def test_etas_of_a_range_and_positions_are_settings_and_names_stay(settings: VendorSettings) -> None:
+    usual = TRAINING.model_copy(update={"kind": "paper"})
+    plain = usual.model_copy(update={"positions": False, "etas_per_range": 3})
+    made = [train_denoisers(settings, "tiny", NEWS, ROWS, spec) for spec in (usual, plain)]
+    assert [each.shape.placed for each in made] == [True, False]
+    assert [{len(group.trained_at) for group in each.groups} for each in made] == [{2}, {3}]
+    assert made[0].denoiser != made[1].denoiser
+    with pytest.raises(ConfigError, match="no positions needs kind paper"):
+        DenoiserTraining(positions=False)
 
 
 @pytest.mark.parametrize("releases", [ROWS, IDS], ids=["rows", "ids"])
@@ -290,7 +310,9 @@ def test_ranges_of_etas_end_where_the_correlation_does(releases: DenoisedRelease
     assert [ranges[0][0], *(high for _, high in ranges)] == sorted({end for pair in ranges for end in pair})
     for (_, high), border in zip(ranges, (0.1, 0.4, 0.8), strict=True):
         assert draws.correlation(ids, high, 5) == pytest.approx(border, abs=0.1)
-    low, high = representatives(1.0, 16.0)
+    assert representatives(1.0, 16.0, 1) == (4.0,)
+    assert representatives(1.0, 4096.0, 3) == (4.0, 64.0, 1020.0)
+    low, high = representatives(1.0, 16.0, 2)
     assert (low, high) == (2.0, 8.0)
     with pytest.raises(ConfigError, match="lowest_eta"):
         eta_ranges(draws, ids, DenoiserTraining(lowest_eta=1e4))
@@ -339,11 +361,11 @@ def test_what_it_learns_from_is_what_leaves(settings: VendorSettings) -> None:
 
 def test_bad_input_is_refused(settings: VendorSettings) -> None:
     with pytest.raises(ConfigError, match="must be one of tiny"):
-        train_denoisers(settings, "other", [PUBLIC], ROWS, TRAINING)
+        train_denoisers(settings, "other", NEWS, ROWS, TRAINING)
     with pytest.raises(DataError, match="No public text"):
-        train_denoisers(settings, "tiny", [[("",)]], ROWS, TRAINING)
+        train_denoisers(settings, "tiny", [("none", [("",)])], ROWS, TRAINING)
     with pytest.raises(DataError, match="too few"):
-        train_denoisers(settings, "tiny", [[("one",)]], ROWS, TRAINING)
+        train_denoisers(settings, "tiny", [("one", [("one",)])], ROWS, TRAINING)
     with pytest.raises(ConfigError, match="clip"):
         DenoisedReleases(clip=True)
     with pytest.raises(ConfigError, match="borders"):
@@ -356,27 +378,32 @@ def test_bad_input_is_refused(settings: VendorSettings) -> None:
     steps: list[int] = []
     with pytest.raises(ConfigError, match="public = '65 files': must be at most 64") as caught:
         train_denoisers(
-            settings, "tiny", [PUBLIC] * 65, ROWS, TRAINING, on_step=lambda done, total, note: steps.append(done)
+            settings,
+            "tiny",
+            NEWS * 65,
+            ROWS,
+            TRAINING,
+            on_step=lambda done, total, note: steps.append(done),
         )
     assert (caught.value.remedy, steps) == ("Write several of them into one file.", [])
     with pytest.raises(ConfigError, match="diverged at step"):
-        train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING.model_copy(update={"learning_rate": 1e30}))
-    made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+        train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING.model_copy(update={"learning_rate": 1e30}))
+    made = train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING)
     manifest = settings.denoisers("tiny") / made.denoiser / MANIFEST
     told = json.loads(manifest.read_text())
     manifest.write_text(json.dumps(told | {"secret": 1}))
     with pytest.raises(StorageError, match="cannot be read") as unreadable:  # and not taken for a finished training
-        train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING)
+        train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING)
     assert "Remove it" in unreadable.value.remedy
     assert remove_denoiser(settings, "tiny", made.denoiser)
-    assert train_denoisers(settings, "tiny", [PUBLIC], ROWS, TRAINING) == made
+    assert train_denoisers(settings, "tiny", NEWS, ROWS, TRAINING) == made
 
 
 @pytest.mark.parametrize("spoilt", ["{", None], ids=["no manifest's", "none"])
 def test_one_that_cannot_be_read_does_not_hide_the_others(
     spoilt: str | None, settings: VendorSettings, api_key: str, caplog: pytest.LogCaptureFixture
 ) -> None:
-    made, other = (train_denoisers(settings, "tiny", [PUBLIC], each, TRAINING) for each in (ROWS, IDS))
+    made, other = (train_denoisers(settings, "tiny", NEWS, each, TRAINING) for each in (ROWS, IDS))
     manifest = settings.denoisers("tiny") / other.denoiser / MANIFEST
     manifest.unlink()
     if spoilt is not None:
@@ -392,7 +419,7 @@ def test_one_that_cannot_be_read_does_not_hide_the_others(
 
 
 def test_denoisers_of_other_weights_are_not_offered(settings: VendorSettings) -> None:
-    made = train_denoisers(settings, "tiny", [PUBLIC], IDS, TRAINING)
+    made = train_denoisers(settings, "tiny", NEWS, IDS, TRAINING)
     assert made.form is Form.IDS
     assert denoisers_of(settings, "tiny", fingerprint=made.fingerprint).denoisers == (made,)
     assert denoisers_of(settings, "tiny", fingerprint="0" * 64).denoisers == ()
@@ -402,7 +429,7 @@ def test_a_control_learns_nothing_of_the_answer(settings: VendorSettings) -> Non
     """What reads the answer meets zeros, so it only decays; of a denoiser it learns."""
     for without_answer in (False, True):
         spec = TRAINING.model_copy(update={"without_answer": without_answer})
-        made = train_denoisers(settings, "tiny", [PUBLIC], ROWS, spec)
+        made = train_denoisers(settings, "tiny", NEWS, ROWS, spec)
         assert made.without_answer == without_answer
         folder = settings.denoisers("tiny") / made.denoiser
         drawn = build_denoiser(made.shape)
