@@ -53,8 +53,8 @@ from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 CLIPPED, TOKEMB, TEXT = "clipped rows", "TokEmbPriv", "Text2Text"
 """What leaves, and what embeddings are called that nothing was taken out of."""
 SND, LIGHT, IDS, UNCLIPPED, UNPLACED = DENOISED, "SnD, light", "SnD, ids", "SnD, no clip", "SnD, no positions"
-"""Embeddings of clipped rows by the paper's denoiser and by ours, of ids, of rows as they are, and by the paper's denoiser
-as its equations are printed."""
+"""Embeddings of clipped rows by the paper's denoiser and by ours, of ids, of rows as they are, and of clipped ones by
+the paper's denoiser as its equations are printed."""
 LIGHT_ALONE = f"{CUSTOMER_ONLY}, light"
 """The control of our denoiser."""
 
