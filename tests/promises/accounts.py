@@ -355,7 +355,8 @@ def check_queries_accounted(
         run: Under which the ledger has it.
         due: What frames are, but for the texts in them.
         moments: How many releases the gate had been given before.
-        by_length: Whether short texts leave first; those of one length in an order of the secret's, as else all.
+        by_length: Whether short texts leave first, as embeddings do; those of one length in an order of the secret's
+            for these settings, as else all.
     """
     check_requests(client, watched.requests)
     entries = [entry for entry in client.ledger.frames() if entry.run == run]
@@ -368,7 +369,8 @@ def check_queries_accounted(
     releases = Releases(client, watched, archive, offer, state, since=moments)
     tokens = tokenise(texts, archive.tokenizer, max_content=archive.template.max_content(texts.segments))
     # asked in an order of the secret's, whatever the file's
-    key = _derived(client, state, f"order/{run}")
+    settings = f"/{state.spec.privacy.identity}" if by_length else ""  # an adapter has one settings' queries alone
+    key = _derived(client, state, f"order/{run}{settings}")
     ranks = [_rank(text, key) for text in texts.texts]
     lengths = tokens.segments[0].lengths.tolist() if by_length else [0] * len(texts)
     order = sorted(range(len(texts)), key=lambda place: (lengths[place], ranks[place]))

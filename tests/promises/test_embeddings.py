@@ -20,8 +20,8 @@ from transformers import AutoModel, AutoTokenizer, T5EncoderModel
 from cutlayer.attacks import Transcript
 from cutlayer.core import BudgetError, ConfigError, CutlayerWarning, DataError, ModelError, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
-from cutlayer.customer import Client, FinetuneSpec
-from cutlayer.customer.embed import settle_embedding
+from cutlayer.customer import Client, FinetuneSpec, Silent
+from cutlayer.customer.embed import Embeddings, settle_embedding
 from cutlayer.customer.link import QueryLink
 from cutlayer.customer.run import RunState
 from cutlayer.customer.session import Drawn, Session, Texts
@@ -139,6 +139,24 @@ def test_a_text_that_leaves_as_it_is_is_caught(
     monkeypatch.setattr(Session, "_draw", round_it)
     with pytest.raises(AssertionError, match="a text left with other content"):
         check_embedded("ids", by_sdk, data_dir, api_key, tmp_path, watched)
+
+
+def test_looks_by_other_noise_leave_in_other_orders(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """Else their rows could be laid side by side: the first of one frame beside the first of the other."""
+    texts = Dataset(tuple((f"w{number} w{number + 1}",) for number in range(24)))
+    looks = [TextToText(eta=6), TextToText(eta=5), Vector(eta=6), Vector(eta=6, clip=True), NoPrivacy()]
+
+    def order(client: Client, privacy: PrivacySpec) -> list[int]:
+        road = Embeddings.open(client, FinetuneSpec(privacy=privacy), Silent(), denoiser="none")
+        return road.ask(road.read_all(texts), texts.texts, Silent()).order.tolist()
+
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        orders = [order(client, privacy) for privacy in looks]
+        assert order(client, looks[0]) == orders[0]
+    assert all(sorted(each) == list(range(24)) for each in orders)
+    for number, one in enumerate(orders):
+        for other in orders[:number]:  # two orders by chance have about one text in the same place
+            assert sum(a == b for a, b in zip(one, other, strict=True)) < 8
 
 
 def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_path: Path) -> None:

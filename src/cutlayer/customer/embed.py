@@ -263,9 +263,11 @@ class Embeddings:
             of="these texts",
             progress=progress,
         )
-        # other texts of one length leave in an order that tells nothing of the file's
+        # Texts of one length leave in an order that tells nothing of the file's. Other noise has another, as of
+        # `run_order`: else a vendor that has two looks at them could lay them side by side.
         secret = noise_secret(connection.home, self.spec.unsafe_noise_seed)
-        order = torch.tensor(Order(secret, f"embed/{model.name}").of(texts), dtype=torch.int64)
+        purpose = f"embed/{model.name}/{self.spec.privacy.identity}"
+        order = torch.tensor(Order(secret, purpose).of(texts), dtype=torch.int64)
         order = order[tokens.segments[0].lengths[order].argsort(stable=True)]
         link = EmbeddingLink(self.gate, model, connection.home.vault, self.spec)
         tokens = tokens.select(order)
