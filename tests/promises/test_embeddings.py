@@ -211,6 +211,24 @@ def test_long_texts_lose_their_end_and_are_counted(data_dir: Path, api_key: str,
     assert same.sent == 0
 
 
+def test_what_a_vendor_does_not_take_at_a_time_is_cut_off_and_told(
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    change_settings: Callable[..., None],  # noqa: F811 - the fixture
+) -> None:
+    """It was refused when others had left."""
+    change_settings(data_dir, limits={"max_rows_per_step": 20})
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.warns(CutlayerWarning, match="1 of 3 texts are longer than the 18 tokens"):
+            found = client.embed(["w5", "w1 " * 40, "w2"], eta=math.inf, progress=None)
+        same = client.embed(["w1 " * 18], eta=math.inf, progress=None)
+        frames = [(entry.texts, entry.status) for entry in client.ledger.frames() if entry.route == "embeddings"]
+    assert (found.cut_texts, found.tokens, found.sent) == (1, 20, 3)
+    assert (same.sent, frames) == (0, [(2, 200), (1, 200)])
+    assert np.array_equal(found.values[1], same.values[0])
+
+
 def test_a_frame_takes_no_more_than_the_vendor_does(
     data_dir: Path,
     api_key: str,

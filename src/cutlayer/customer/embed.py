@@ -57,7 +57,7 @@ class Embedded:
         eta: The privacy parameter, per token; infinite without privacy.
         tokens: Content tokens of all texts.
         sent: Texts that were sent; the others had been embedded before, or are another's equal.
-        cut_texts: Texts that lost their end to the model's positions or to `max_length`.
+        cut_texts: Texts that lost their end to the model's positions, to the vendor's, or to `max_length`.
         uplink_bytes: What was sent, headers included.
         downlink_bytes: What was received.
         guarantee: What each release promises, and what not.
@@ -168,6 +168,8 @@ class Embeddings:
         spec = spec.model_copy(update={"model": offer.model.name})
         gate = connection.gate_of(f"embed/{offer.model.name}", spec, offer)
         archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
+        training = spec.training.model_copy(update={"max_length": _longest(archive, offer, spec)})
+        spec = spec.model_copy(update={"training": training})
         privatizing = run_privatizing(archive, connection.home, spec)
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.eval()
@@ -200,8 +202,7 @@ class Embeddings:
     @property
     def longest(self) -> int:
         """Most tokens of a text, without special tokens; what stands behind them is cut off."""
-        limit = self.spec.training.max_length or self.offer.model.embedding.max_length
-        return self.archive.template.max_content(1, limit)
+        return self.archive.template.max_content(1, self.spec.training.max_length)
 
     def read(self, dataset: Dataset) -> Tokens:
         """Texts as they are read, none of them cut.
@@ -229,7 +230,8 @@ class Embeddings:
             )
         if cut := self.cut(whole):
             warnings.warn(
-                f"{cut} of {len(dataset)} texts are longer than the model reads, and lose their end.",
+                f"{cut} of {len(dataset)} texts are longer than the {self.longest} tokens that are read of one, and "
+                "lose their end.",
                 CutlayerWarning,
                 stacklevel=3,
             )
@@ -314,6 +316,13 @@ class Embeddings:
             guarantee=self.session.privatizer.guarantee,
             denoised_for=None if self.denoiser is None else (self.denoiser[1].lowest, self.denoiser[1].highest),
         )
+
+
+def _longest(archive: Archive, offer: Offer, spec: RunSpec) -> int:
+    """Most tokens of a text, special tokens included: of those that were asked for as many as model and vendor take."""
+    asked = spec.training.max_length or offer.model.embedding.max_length
+    # a text that is longer than what the vendor takes at a time would be refused, when others have left
+    return min(each for each in (asked, archive.template.max_length, offer.positions) if each is not None)
 
 
 class Roads:

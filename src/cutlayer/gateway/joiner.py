@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from cutlayer.core import ConfigError, DataError, PrivacyError, Ragged, Tokens
+from cutlayer.core import ConfigError, DataError, PrivacyError, Ragged, Tokens, VendorError
 from cutlayer.customer import Client, FinetuneSpec, Silent
 from cutlayer.customer.embed import Embeddings, Roads
 from cutlayer.data import Dataset
@@ -22,6 +22,8 @@ from cutlayer.gateway.answers import ApiError
 
 _MOST_TEXTS: Final = 4096
 """Of a batch: those who come behind it wait no longer than for so many."""
+_BAD_REQUEST, _TOO_MANY, _SERVER = 400, 429, 500
+_OF_THE_KEY = (401, 403)
 
 
 @dataclass(frozen=True)
@@ -126,12 +128,16 @@ class Joiner:
             return
         try:
             self._embed(road, read)
-        except (PrivacyError, ConfigError, DataError):
-            # one of them: the others are not to pay for it
+        except _OF_ONE as refused:
+            if not _is_of_one(refused):
+                raise
+            # the others are not to pay for it; what was answered already is not asked again
             for each in read:
                 try:
                     self._embed(road, [each])
-                except (PrivacyError, ConfigError, DataError) as error:
+                except _OF_ONE as error:
+                    if not _is_of_one(error):
+                        raise
                     each[0].answer.set_exception(error)
 
     def _embed(self, road: Embeddings, read: Sequence[tuple[Asked, Tokens]]) -> None:
@@ -143,6 +149,17 @@ class Joiner:
             sizes = tokens.segments[0].lengths.clamp(max=road.longest)
             asked.answer.set_result(Answer(found.values[start:stop], int(sizes.sum()), found.eta))
             start = stop
+
+
+_OF_ONE: Final = (PrivacyError, ConfigError, DataError, VendorError)
+"""What a batch may be refused for that one of its requests is to blame for."""
+
+
+def _is_of_one(error: Exception) -> bool:
+    """Whether a refusal may be about one request: a vendor's is where it says that what it got is wrong."""
+    if not isinstance(error, VendorError):
+        return True
+    return _BAD_REQUEST <= error.status < _SERVER and error.status not in (_TOO_MANY, *_OF_THE_KEY)
 
 
 def _name(given: str | list[int]) -> tuple[str]:

@@ -12,6 +12,7 @@ from tests.promises.runs import customer
 from tests.service.fixtures import (  # noqa: F401 - fixtures are used by name
     api_key,
     blank_vendor,
+    change_settings,
     data_dir,
     tiny_model,
 )

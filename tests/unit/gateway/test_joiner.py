@@ -5,7 +5,9 @@ from __future__ import annotations
 import asyncio
 import logging
 import threading
+from collections.abc import Callable
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,6 +20,7 @@ from cutlayer.gateway import joiner as module
 from cutlayer.gateway.joiner import Asked, Joiner
 from cutlayer.privacy import TextToText
 from cutlayer.wire import routes
+from tests.promises.runs import customer
 from tests.unit.gateway.asked import gateway_of, values_of
 
 
@@ -87,12 +90,48 @@ def test_one_that_is_refused_harms_no_other(client: Client) -> None:
     assert "input[1]" in str(waiting[3].answer.exception(0))
 
 
-def test_a_vendor_that_fails_fails_all_of_them_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("status", [400, 413, 422])
+def test_what_the_vendor_refuses_of_one_harms_no_other(
+    status: int, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    embed = Embeddings.of
+
+    def refuse(road: Embeddings, tokens: Any, texts: Any, progress: Any) -> Any:
+        if ("w2",) in texts:
+            raise VendorError("It takes no w2.", status=status)
+        return embed(road, tokens, texts, progress)
+
+    monkeypatch.setattr(Embeddings, "of", refuse)
+    joiner = Joiner(client)
+    waiting = [asked("w1"), asked("w2"), asked("w3")]
+    for each in waiting:
+        joiner.add(each)
+    joiner.serve()
+    assert [each.answer.exception(0) is None for each in waiting] == [True, False, True]
+    assert isinstance(waiting[1].answer.exception(0), VendorError)
+
+
+def test_one_that_is_longer_than_a_vendor_takes_harms_no_other(
+    data_dir: Path, api_key: str, tmp_path: Path, change_settings: Callable[..., None]
+) -> None:
+    change_settings(data_dir, limits={"max_rows_per_step": 20})
+    with customer(data_dir, api_key, tmp_path / "home") as client, gateway_of(client) as gateway:
+        first, long, last = gateway.together(["w5", "w6 " * 40, "w7"])
+        assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
+        assert "reads 18" in long.json()["error"]["message"]
+        for each in (first, last):
+            values_of(each)
+
+
+@pytest.mark.parametrize("status", [0, 401, 403, 429, 500, 503])
+def test_a_vendor_that_fails_fails_all_of_them_once(
+    status: int, client: Client, monkeypatch: pytest.MonkeyPatch
+) -> None:
     calls: list[int] = []
 
     def fail(*_: object) -> None:
         calls.append(1)
-        raise VendorError("It is away.")
+        raise VendorError("It is away.", status=status)
 
     monkeypatch.setattr(Embeddings, "of", fail)
     joiner = Joiner(client)
