@@ -61,6 +61,17 @@ class Account:
             self._opened = HttpTransport(self._vendor, self._api_key, ca_cert=self._ca_cert)
         return self._opened
 
+    def answer_within(self, seconds: float) -> None:
+        """Takes a vendor for away that has not begun to answer a frame in so many seconds, all tries together.
+
+        Without it a frame waits ten minutes for its answer, and leaves again where none comes: runs have the time.
+
+        Raises:
+            ConfigError: There is no address, or no key.
+        """
+        if isinstance(self.transport, HttpTransport):
+            self.transport.answer_within(seconds)
+
     def gate(self) -> Gate:
         """A door for messages that belong to no run and carry no text."""
         return Gate(self.transport, self.home.ledger)

@@ -75,7 +75,7 @@ def error_for(error: Exception) -> ApiError:
     if isinstance(error, CutlayerError):
         for kind, status, code, headers in _MEANINGS:
             if isinstance(error, kind):
-                if kind is VendorError and isinstance(error, VendorError) and not _is_away(error):
+                if kind is VendorError and isinstance(error, VendorError) and not is_away(error):
                     status, code, headers = 502, "vendor_refused", _STAY  # noqa: PLW2901 - its further case
                 return ApiError(status, code, str(error), headers=headers)
     log_without_values(error)
@@ -94,7 +94,8 @@ _MEANINGS: tuple[tuple[type[CutlayerError], int, str, dict[str, str]], ...] = (
 """The first that fits. What is left has no place in an answer."""
 
 
-def _is_away(error: VendorError) -> bool:
+def is_away(error: VendorError) -> bool:
+    """Whether the vendor may answer the same later: it gave no answer, or could not just now."""
     return error.status in (0, _TOO_MANY) or error.status >= _SERVER
 
 

@@ -7,7 +7,7 @@ import logging
 import math
 import time
 from collections.abc import AsyncIterator, Callable, Sequence
-from concurrent.futures import Executor
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any
@@ -27,6 +27,7 @@ from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.validate import choose_privacy
 from cutlayer.gateway import answers
+from cutlayer.gateway.absence import Absence
 from cutlayer.gateway.answers import ApiError, error_for
 from cutlayer.gateway.joiner import Answer, Asked, Joiner
 from cutlayer.gateway.key import KeyRing
@@ -63,11 +64,15 @@ class Gateway:
         self.client, self.spec, self.settings, self.denoiser = client, spec, settings, denoiser
         self.keys = KeyRing(client.home)
         self.compute = ComputeThread(torch.get_num_threads(), executor)
-        self.joiner = Joiner(client)
+        client.answer_within(settings.vendor_seconds)
+        self.absence = Absence()
+        self.joiner = Joiner(client, self.absence)
         self.created = int(time.time())
         self._aliases = _aliases(settings.alias)
         self._models: dict[str, ModelInfo] = {}
         self._looked = -math.inf
+        self._looks = ThreadPoolExecutor(1, thread_name_prefix="models")
+        self._looking: Future[dict[str, ModelInfo]] | None = None
 
     def open(self) -> None:
         """Opens the roads to the models that aliases name, or to the vendor's default one, before anybody asks.
@@ -76,28 +81,42 @@ class Gateway:
             ConfigError: An alias is of a model that the vendor does not have, or there is no denoiser for the settings.
             VendorError: The vendor does not answer.
         """
-        self.models()
+        self._look()
         named: list[str | None] = [*sorted(set(self._aliases.values()))]
         for name in named or [None]:
             self.joiner.open(self.spec.model_copy(update={"model": name}), denoiser=self.denoiser)
 
-    def models(self) -> dict[str, ModelInfo]:
-        """The vendor's models by all the names that they have here; asks the vendor, and may block.
+    async def models(self) -> dict[str, ModelInfo]:
+        """The vendor's models by all the names that they have here; asks the vendor where it was not asked of late.
+
+        However many wait for it, one thread asks: a vendor that is silent holds up none in which keys are checked.
 
         Raises:
             ConfigError: An alias is of a model that the vendor does not have.
             VendorError: The vendor does not answer.
         """
-        if time.monotonic() - self._looked > _SECONDS_BETWEEN_LOOKS:
+        if time.monotonic() - self._looked <= _SECONDS_BETWEEN_LOOKS:
+            return self._models
+        if self._looking is None or self._looking.done():
+            self._looking = self._looks.submit(self._look)
+        return await asyncio.shield(asyncio.wrap_future(self._looking))
+
+    def _look(self) -> dict[str, ModelInfo]:
+        with self.absence.noted():
             offered = self.client.gate().send(routes.MODELS).expect(ModelList).models
-            named = {model.name: model for model in offered}
-            if missing := sorted(set(self._aliases.values()) - set(named)):
-                raise ConfigError(
-                    [Fault("alias", missing[0], f"must be one of the vendor's models: {', '.join(sorted(named))}")]
-                )
-            self._models = {**named, **{alias: named[name] for alias, name in self._aliases.items()}}
-            self._looked = time.monotonic()
+        named = {model.name: model for model in offered}
+        if missing := sorted(set(self._aliases.values()) - set(named)):
+            raise ConfigError(
+                [Fault("alias", missing[0], f"must be one of the vendor's models: {', '.join(sorted(named))}")]
+            )
+        self._models = {**named, **{alias: named[name] for alias, name in self._aliases.items()}}
+        self._looked = time.monotonic()
         return self._models
+
+    def close(self) -> None:
+        """Finishes what waits, and gives connections back."""
+        self._looks.shutdown()
+        self.compute.close(self.client.close)
 
     async def model(self, name: str) -> ModelInfo:
         """A model by one of its names here.
@@ -105,7 +124,7 @@ class Gateway:
         Raises:
             ApiError: None has this name.
         """
-        models = await run_in_threadpool(self.models)
+        models = await self.models()
         if name not in models:
             raise ApiError(
                 404,
@@ -237,7 +256,7 @@ def create_app(
         return await gateway.embed(request)
 
     async def models(_: Request) -> Response:
-        return answers.models(sorted(await run_in_threadpool(gateway.models)), created=gateway.created)
+        return answers.models(sorted(await gateway.models()), created=gateway.created)
 
     async def model(request: Request) -> Response:
         name = request.path_params["name"]
@@ -255,7 +274,7 @@ def create_app(
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
-        await run_in_threadpool(gateway.compute.close, client.close)
+        await run_in_threadpool(gateway.close)
 
     async def refuse(_: Request, error: Exception) -> Response:
         if isinstance(error, HTTPException):

@@ -18,6 +18,7 @@ from cutlayer.customer import Client, FinetuneSpec, Silent
 from cutlayer.customer.embed import Embeddings, Roads
 from cutlayer.data import Dataset
 from cutlayer.data.dataset import check_characters
+from cutlayer.gateway.absence import Absence
 from cutlayer.gateway.answers import ApiError
 
 _MOST_TEXTS: Final = 4096
@@ -70,9 +71,11 @@ class Joiner:
 
     Args:
         client: The customer.
+        absence: Whether the vendor is away, for all who ask it.
     """
 
-    def __init__(self, client: Client) -> None:
+    def __init__(self, client: Client, absence: Absence | None = None) -> None:
+        self._absence = absence or Absence()
         self._roads = Roads(client)
         self._waiting: list[Asked] = []
         self._lock = Lock()
@@ -97,8 +100,9 @@ class Joiner:
         if not batch:
             return
         try:
-            road = self._roads.find(batch[0].spec, Silent(), denoiser=batch[0].denoiser)
-            self._answer(road, batch)
+            with self._absence.noted():
+                road = self._roads.find(batch[0].spec, Silent(), denoiser=batch[0].denoiser)
+                self._answer(road, batch)
         except BaseException as error:
             for asked in batch:
                 with suppress(Exception):  # it has its answer

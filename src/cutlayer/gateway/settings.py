@@ -37,6 +37,13 @@ class GatewaySettings(SettingsSpec):
         "tokenizer's, which mean other words.",
         shown=Shown(GATEWAY),
     )
+    vendor_seconds: float = setting(
+        60.0,
+        help="How long the vendor may take to begin an answer, tries and pauses together. Then it counts as away: "
+        "requests get 503 with Retry-After. A vendor may load a model for its first answer.",
+        shown=Shown(GATEWAY, unit="s"),
+        gt=0,
+    )
     requests_at_once: int = setting(
         256,
         help="Most requests in progress; further ones are answered with 429.",

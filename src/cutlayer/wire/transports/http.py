@@ -10,6 +10,7 @@ from __future__ import annotations
 import http.client
 import io
 import ipaddress
+import math
 import socket
 import ssl
 import time
@@ -30,6 +31,8 @@ from cutlayer.wire.transports.answer import check_size, read_answer, request_hea
 
 _CONNECT_SECONDS = 10.0
 _LONGEST_PAUSE_SECONDS = 5.0
+_SHORTEST_SECONDS = 0.001
+"""A socket takes no time-out of 0."""
 _TRIES_BEFORE_FIRST_CONTACT = 2
 """A mistyped address should fail at once; a vendor that has answered before is worth waiting for."""
 _TRY_AGAIN = frozenset({429, 503})
@@ -214,16 +217,21 @@ class HttpTransport:
         self._retries = retries
         self._reached = False
         self._timeout = timeout
-        timeouts = urllib3.Timeout(connect=_CONNECT_SECONDS, read=timeout)
+        self._within = math.inf
         make: Any = _Pool
         if parts.scheme == "https":
             make = partial(_TlsPool, ssl_context=_trust(ca_cert))
-        self._pool: urllib3.HTTPConnectionPool = make(parts.hostname, parts.port, timeout=timeouts, maxsize=8)
+        self._pool: urllib3.HTTPConnectionPool = make(parts.hostname, parts.port, maxsize=8)
 
     @property
     def peer(self) -> str:
         """Who gets the frames: the address in one spelling."""
         return self._peer
+
+    def answer_within(self, seconds: float) -> None:
+        """Gives up on a frame whose answer has not begun in so many seconds, all tries and pauses together."""
+        self._within = seconds
+        self._timeout = min(self._timeout, seconds)
 
     def send(self, frame: Frame) -> Reply:
         """Sends one frame, again where it has to be.
@@ -257,9 +265,11 @@ class HttpTransport:
     def _exchange(self, frame: Frame, body: bytes, headers: dict[str, str]) -> tuple[int, bytes, bool]:
         """Sends until there is an answer to act on: its status, its body, and whether it took more than one try."""
         attempt = 0
+        until = time.monotonic() + self._within
         while True:
-            last = attempt >= (self._retries if self._reached else min(self._retries, _TRIES_BEFORE_FIRST_CONTACT))
-            asked_to_wait = 0.0
+            retries = self._retries if self._reached else min(self._retries, _TRIES_BEFORE_FIRST_CONTACT)
+            pause = min(0.1 * 2**attempt, _LONGEST_PAUSE_SECONDS)
+            left = max(until - time.monotonic(), _SHORTEST_SECONDS)
             _METER.get().begin(frame.reply_bytes)
             try:
                 response = self._pool.urlopen(
@@ -268,6 +278,7 @@ class HttpTransport:
                     # An empty body still announces its length, so that the vendor need not guess.
                     body=body or None,
                     headers=headers,
+                    timeout=urllib3.Timeout(connect=min(_CONNECT_SECONDS, left), read=min(self._timeout, left)),
                     retries=False,
                     redirect=False,
                     preload_content=False,
@@ -275,9 +286,9 @@ class HttpTransport:
                 )
                 content = _read(frame, response)
                 self._reached = True
-                if response.status not in _TRY_AGAIN or last:
+                pause = max(pause, _seconds(response.headers.get("Retry-After", "")))
+                if response.status not in _TRY_AGAIN or attempt >= retries or time.monotonic() + pause >= until:
                     return response.status, content, attempt > 0
-                asked_to_wait = _seconds(response.headers.get("Retry-After", ""))
             except urllib3.exceptions.SSLError as error:
                 if "WRONG_VERSION_NUMBER" in str(error):
                     raise VendorError(
@@ -292,7 +303,7 @@ class HttpTransport:
                     else "Pass the vendor's certificate as --ca-cert, or check the address.",
                 ) from error
             except (urllib3.exceptions.HTTPError, OSError) as error:
-                if last:
+                if attempt >= retries or time.monotonic() + pause >= until:
                     # a port that speaks TLS hangs up on plain HTTP
                     hung_up = not self._reached and self.url.startswith("http:") and "without response" in str(error)
                     raise VendorError(
@@ -300,7 +311,7 @@ class HttpTransport:
                         remedy=("Use https:// if it serves TLS. " if hung_up else "")
                         + "Check that it is running and run the same command again: it goes on where it stopped.",
                     ) from error
-            time.sleep(max(min(0.1 * 2**attempt, _LONGEST_PAUSE_SECONDS), asked_to_wait))
+            time.sleep(pause)
             attempt += 1
 
     def close(self) -> None:
