@@ -18,7 +18,7 @@ from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, T5EncoderModel
 
 from cutlayer.attacks import Transcript
-from cutlayer.core import BudgetError, ConfigError, CutlayerWarning, DataError, ModelError, VendorError
+from cutlayer.core import BudgetError, ConfigError, CutlayerWarning, DataError, ModelError, Tokens, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer import Client, FinetuneSpec, Silent
 from cutlayer.customer.embed import Embeddings, settle_embedding
@@ -28,8 +28,8 @@ from cutlayer.customer.session import Drawn, Session, Texts
 from cutlayer.data import Dataset
 from cutlayer.models import Head, Inputs, embedding_spec, pool
 from cutlayer.models.load import resolve
-from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector
-from cutlayer.wire import Form, WireType, routes
+from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector, Words
+from cutlayer.wire import Form, WireType, routes, unpack
 from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, families_first, make_model
@@ -227,6 +227,35 @@ def test_what_a_vendor_does_not_take_at_a_time_is_cut_off_and_told(
     assert (found.cut_texts, found.tokens, found.sent) == (1, 20, 3)
     assert (same.sent, frames) == (0, [(2, 200), (1, 200)])
     assert np.array_equal(found.values[1], same.values[0])
+
+
+@pytest.mark.parametrize("positions", [20, 64])
+def test_what_words_become_is_cut_and_told_by_the_models_tokens(
+    positions: int,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    change_settings: Callable[..., None],  # noqa: F811 - the fixture
+) -> None:
+    """A number leaves as it is: one word, and three tokens."""
+    change_settings(data_dir, limits={"max_rows_per_step": 100 if positions == 64 else positions})
+    longest, privacy = positions - 2, Words(eta=6, space="starter")
+    texts = ["3.14 " * (longest // 3), "3.14 " * (longest // 3 + 1), "3.14 " * 200, "3.14"]
+    with (
+        customer(data_dir, api_key, tmp_path / "home") as client,
+        closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
+    ):
+        asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
+        with pytest.warns(CutlayerWarning, match=f"2 of 4 texts are longer than the {longest} tokens"):
+            found = asking.embed(texts, privacy=privacy, denoiser="none", progress=None)
+    frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+    payloads = [unpack(frame.tensors()) for frame in frames if frame.route.name == "embeddings"]
+    left = sorted(
+        length for each in payloads if isinstance(each, Tokens) for length in each.segments[0].lengths.tolist()
+    )
+    whole = longest // 3 * 3
+    assert left == [3, whole, longest, longest]
+    assert (found.cut_texts, found.tokens) == (2, 3 + whole + 2 * longest)
 
 
 def test_a_frame_takes_no_more_than_the_vendor_does(

@@ -38,6 +38,7 @@ from cutlayer.data.tokenise import UNCUT, shortened
 from cutlayer.models import Archive
 from cutlayer.models.batches import EVALUATION_POSITIONS
 from cutlayer.privacy import Release, Vault
+from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.privacy.release import IDENTITY_BYTES
 from cutlayer.wire import routes
 from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo
@@ -55,7 +56,7 @@ class Embedded:
         values: `[n, width]` float32, in the order of the texts.
         model: The vendor's model.
         eta: The privacy parameter, per token; infinite without privacy.
-        tokens: Content tokens of all texts.
+        tokens: Content tokens of all texts, as they left.
         sent: Texts that were sent; the others had been embedded before, or are another's equal.
         cut_texts: Texts that lost their end to the model's positions, to the vendor's, or to `max_length`.
         uplink_bytes: What was sent, headers included.
@@ -237,9 +238,28 @@ class Embeddings:
             )
         return whole
 
+    def lengths(self, whole: Tokens) -> Tensor:
+        """`[n]` int64: tokens that each text would leave as, were none cut, without special tokens.
+
+        Words are more tokens, or fewer, by what they are drawn as; those that have no place whatever they become count
+        one each.
+
+        Args:
+            whole: `n` texts as they were read.
+        """
+        read, privatizer = whole.segments[0].lengths, self.session.privatizer
+        if not isinstance(privatizer, WordsPrivatizer):
+            return read
+        kept = shortened(whole, self.longest)
+        found = privatizer.shape(kept).segments[0].lengths.clone()
+        full = (found == self.longest).nonzero()[:, 0]  # which may have lost their end
+        if len(full):
+            found[full] = privatizer.written_lengths(kept.select(full))
+        return found + read - kept.segments[0].lengths
+
     def cut(self, whole: Tokens) -> int:
         """How many of these texts lose their end: `n` texts as they were read."""
-        return int((whole.segments[0].lengths > self.longest).sum())
+        return int((self.lengths(whole) > self.longest).sum())
 
     def ask(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Asked:
         """Has the vendor embed texts; of several threads one at a time.
@@ -304,13 +324,14 @@ class Embeddings:
             BudgetError: A text would be charged beyond the budget; none is sent.
         """
         asked = self.ask(whole, texts, progress)
+        lengths = self.lengths(whole)
         return Embedded(
             values=asked.values.numpy(),
             model=self.offer.model.name,
             eta=self.spec.privacy.eta,
-            tokens=asked.tokens.total,
+            tokens=int(lengths.clamp(max=self.longest).sum()),
             sent=asked.link.sent,
-            cut_texts=self.cut(whole),
+            cut_texts=int((lengths > self.longest).sum()),
             uplink_bytes=asked.link.uplink_bytes,
             downlink_bytes=asked.link.downlink_bytes,
             guarantee=self.session.privatizer.guarantee,

@@ -150,7 +150,7 @@ class Joiner:
         start = 0
         for asked, tokens in read:
             stop = start + len(tokens)
-            sizes = tokens.segments[0].lengths.clamp(max=road.longest)
+            sizes = road.lengths(tokens).clamp(max=road.longest)
             asked.answer.set_result(Answer(found.values[start:stop], int(sizes.sum()), found.eta))
             start = stop
 
@@ -183,10 +183,12 @@ def _read(road: Embeddings, asked: Asked) -> Tokens:
         tokens = road.read(Dataset(tuple((text,) for text in texts)))
     else:
         tokens = _of_ids(road, [each for each in asked.inputs if not isinstance(each, str)])
-    lengths = tokens.segments[0].lengths
-    if len(none := (lengths == 0).nonzero()):
+    if len(none := (tokens.segments[0].lengths == 0).nonzero()):
         raise ApiError(400, "invalid_input", f"input[{int(none[0])}] has no token. Leave it out.", param="input")
-    if not asked.cut and len(long := (lengths > road.longest).nonzero()):
+    if asked.cut:
+        return tokens
+    lengths = road.lengths(tokens)
+    if len(long := (lengths > road.longest).nonzero()):
         row = int(long[0])
         raise ApiError(
             400,

@@ -241,6 +241,20 @@ def test_words_are_drawn_from_texts_alone(client: Client) -> None:
         assert code(asking.embed([[5]])) == (400, "invalid_input")
 
 
+def test_words_are_counted_as_the_models_tokens(client: Client) -> None:
+    """A number leaves as it is: one word, and three tokens, of which the model reads 62."""
+    privacy = Words(eta=6, space="starter")
+    with gateway_of(client, privacy) as asking:
+        refused = asking.embed(["3.14", "3.14 " * 21])
+        assert code(refused) == (400, "context_length_exceeded")
+        assert "input[1] has 63 tokens; this model reads 62" in refused.json()["error"]["message"]
+        assert not any(entry.texts for entry in client.ledger.frames())
+        assert asking.embed(["3.14", "3.14 " * 20]).json()["usage"]["prompt_tokens"] == 63
+    with gateway_of(client, privacy, truncate=True) as asking:
+        cut = asking.embed(["3.14", "3.14 " * 21])
+        assert cut.json()["usage"]["prompt_tokens"] == 3 + 62
+
+
 def test_settings_are_checked() -> None:
     with pytest.raises(ConfigError, match="requests_at_once"):
         GatewaySettings(requests_at_once=0)

@@ -387,6 +387,15 @@ class WordsPrivatizer(Privatizer):
         """
         return self._drawn(self._name(tokens, None, None, None))
 
+    def written_lengths(self, tokens: Tokens) -> Tensor:
+        """`[n]` int64: token ids of the texts that drawn words make, none of which is cut.
+
+        Args:
+            tokens: `n` texts as names of words.
+        """
+        pieces = self._dictionary.piece_ends(self.drawn(tokens).texts).lengths
+        return pieces.reshape(len(tokens), len(tokens.segments)).sum(1)
+
     def _listed(self, named: Named) -> _Listed:
         """The items' words, with plain words before them."""
         texts, plain = named.texts, self.plain
