@@ -15,7 +15,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save
 
-from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Rows, StorageError, VendorError
+from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Place, Rows, StorageError, VendorError
 from cutlayer.core.denoiser import light_shape
 from cutlayer.customer import Client
 from cutlayer.customer.session import Session
@@ -241,6 +241,16 @@ def test_a_denoised_embedding_that_is_not_finite_is_refused(
         with pytest.raises(VendorError, match=r"these texts' answers .* not finite") as caught:
             client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
         assert "--denoiser none" in caught.value.remedy
+
+
+def test_rows_with_noise_on_special_tokens_have_no_denoiser(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """Of the same form, mechanism and eta, and made otherwise than those that the denoiser learnt from."""
+    train(data_dir, DenoisedReleases(mechanism="vector"))
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(ConfigError, match=r"place = 'activations'.*special tokens.*--denoiser none"):
+            client.embed(TEST, privacy=Vector(eta=20, place=Place.ACTIVATIONS), progress=None)
+        assert not any(entry.texts for entry in client.ledger.frames())
+        assert client.embed(TEST, privacy=Vector(eta=20), progress=None).denoised_for is not None
 
 
 def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault, Rows, StorageError, Tokens, VendorError
+from cutlayer.core import ConfigError, Fault, Place, Rows, StorageError, Tokens, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.gate import Gate
@@ -93,6 +93,12 @@ def find_denoiser(
     Raises:
         ConfigError: There is none for this eta, or none for these settings.
     """
+    if spec.privacy.place is not Place.TOKENS:
+        why = "has no denoiser: special tokens' rows have noise, too, and none was trained on that"
+        raise ConfigError(
+            [Fault("place", spec.privacy.place.value, why)],
+            remedy="Leave it out, or give denoiser none (--denoiser none) for embeddings as they come.",
+        )
     listed = gate.send(routes.DENOISERS, {"model": offer.model.name}).expect(DenoiserList).denoisers
     listed = tuple(each for each in listed if each.denoiser == asked or (asked == AUTO and not each.without_answer))
     privacy, wanted = spec.privacy, _wanted(offer, archive, spec)
