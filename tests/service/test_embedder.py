@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 import pickle  # noqa: TID251 - users pickle pipelines; what such a pickle holds is looked at
 from contextlib import closing
 from typing import Any
@@ -40,6 +41,18 @@ def test_it_encodes_as_sentence_transformers_does() -> None:
         assert repr(embedder) == "Embedder(eta=6, denoiser='none')"
         with pytest.raises(DataError, match="the first is text 2"):
             embedder.encode(["w1", ""])
+
+
+def test_no_pickle_has_the_key(api_key: str) -> None:
+    """Neither of one that was used, nor of one that was not."""
+    with closing(Client()) as client:
+        for embedder in (Embedder(client, eta=6, denoiser="none"), Embedder(Client(api_key=api_key), eta=6)):
+            for one in (embedder, embedder._client):
+                file = io.BytesIO()
+                with pytest.raises(ConfigError, match=r"Client is not pickled.*key.*Make it anew"):
+                    pickle.dump(one, file)
+                assert api_key.encode() not in file.getvalue()
+            client.embed(["w1"], eta=6, denoiser="none", progress=None)
 
 
 def test_it_is_a_step_of_a_pipeline(api_key: str) -> None:

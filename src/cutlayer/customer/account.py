@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 from pathlib import Path
+from typing import NoReturn
 
 from cutlayer.core import ConfigError, VendorError
 from cutlayer.customer.follow import follow
@@ -45,6 +46,17 @@ class Account:
         self._api_key = api_key or os.environ.get("CUTLAYER_API_KEY")
         self._ca_cert = ca_cert or os.environ.get("CUTLAYER_CA_CERT")
         self._opened = transport
+
+    def __reduce__(self) -> NoReturn:
+        """A pickle would hold the vendor's key, and whoever gets the file would have it.
+
+        Raises:
+            ConfigError: Always.
+        """
+        raise ConfigError(
+            f"A {type(self).__name__} is not pickled, nor what holds one: the vendor's key would stand in it.",
+            remedy="Make it anew where it is needed. An EmbeddingTransformer is pickled without key.",
+        )
 
     @property
     def transport(self) -> Transport:
