@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -213,8 +213,15 @@ class GatewayDoor(Door):
 
     def meant(self, method: str, path: str) -> tuple[str, int]:
         """See `Door.meant`."""
-        name = path.removeprefix("/v1/").strip("/") if path in _NAMED else "other"
+        name = path.removeprefix("/v1/").strip("/") if path in _METHODS else "other"
         return name, self._most if name == "embeddings" and method == "POST" else 0
+
+    def misdirected(self, method: str, path: str) -> Exception | None:
+        """See `Door.misdirected`."""
+        allowed = _METHODS.get("/v1/models" if path.startswith("/v1/models/") else path)
+        if allowed == method:
+            return None
+        return _no_route(404 if allowed is None else 405, headers={"Connection": "close"})
 
     async def owner(self, key: str) -> str | None:
         """See `Door.owner`."""
@@ -226,7 +233,16 @@ class GatewayDoor(Door):
         return error_for(error).response()
 
 
-_NAMED = frozenset({"/v1/embeddings", "/v1/models", "/healthz", "/ledger"})
+_METHODS = {"/v1/embeddings": "POST", "/v1/models": "GET", "/healthz": "GET", "/ledger": "GET"}
+
+
+def _no_route(status: int, *, headers: Mapping[str, str] | None = None) -> ApiError:
+    return ApiError(
+        status,
+        "method_not_allowed" if status == 405 else "not_found",
+        "There is no such route. There are POST /v1/embeddings, GET /v1/models, /ledger and /healthz.",
+        headers=headers,
+    )
 
 
 def create_app(
@@ -277,14 +293,7 @@ def create_app(
         await run_in_threadpool(gateway.close)
 
     async def refuse(_: Request, error: Exception) -> Response:
-        if isinstance(error, HTTPException):
-            found = error.status_code == 405
-            error = ApiError(
-                error.status_code,
-                "method_not_allowed" if found else "not_found",
-                "There is no such route. There are POST /v1/embeddings, GET /v1/models, /ledger and /healthz.",
-            )
-        return error_for(error).response()
+        return error_for(_no_route(error.status_code) if isinstance(error, HTTPException) else error).response()
 
     listed: Sequence[tuple[str, Callable[..., object], str]] = (
         ("/v1/embeddings", embeddings, "POST"),

@@ -62,6 +62,15 @@ class Door(ABC):
             path: As the application's router reads it.
         """
 
+    def misdirected(self, method: str, path: str) -> Exception | None:
+        """Why a request with a body is for nothing here, which is told unread; `None` where the application tells it.
+
+        Args:
+            method: Of the request.
+            path: As the application's router reads it.
+        """
+        return None
+
     @abstractmethod
     async def owner(self, key: str) -> str | None:
         """Whose a key is; `None` of one that opens nothing here."""
@@ -118,6 +127,8 @@ class Door(ABC):
                 owner = await self._owner(request)
                 scope.setdefault("state", {})["tenant"] = owner
                 visit.keeps_connection = True
+            if _has_body(request) and (wrong := self.misdirected(request.method, path)) is not None:
+                raise wrong
             visit.announced = _length(request, most)
             self.enter(owner)
             try:
@@ -138,6 +149,10 @@ class Door(ABC):
         if owner is None:
             raise wrong_key(request, self.wanted)
         return owner
+
+
+def _has_body(request: Request) -> bool:
+    return "transfer-encoding" in request.headers or request.headers.get("content-length", "0") != "0"
 
 
 def _length(request: Request, limit: int) -> int:

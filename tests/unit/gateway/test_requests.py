@@ -6,6 +6,7 @@ import base64
 import json
 import logging
 import math
+from collections.abc import AsyncIterator
 from typing import Any
 
 import numpy as np
@@ -199,6 +200,38 @@ def test_the_ledger_is_shown(client: Client) -> None:
         assert told["mechanisms"][0]["largest_eta"] == 6
         assert code(asking.send("DELETE", "/v1/models")) == (405, "method_not_allowed")
         assert code(asking.send("GET", "/v1/completions")) == (404, "not_found")
+
+
+@pytest.mark.parametrize("chunked", [False, True])
+@pytest.mark.parametrize(
+    ("method", "path", "wanted"),
+    [
+        ("POST", "/v1/chat/completions", (404, "not_found")),
+        ("POST", "/v1/embeddings/", (404, "not_found")),
+        ("POST", "/v1/embedding", (404, "not_found")),
+        ("POST", "/healthz", (405, "method_not_allowed")),
+        ("PUT", "/v1/embeddings", (405, "method_not_allowed")),
+        ("POST", "/v1/models", (405, "method_not_allowed")),
+        ("POST", "/v1/models/tiny", (405, "method_not_allowed")),
+    ],
+)
+def test_a_body_for_no_route_is_not_read(
+    method: str, path: str, wanted: tuple[int, str], chunked: bool, client: Client
+) -> None:
+    read: list[bytes] = []
+
+    async def body() -> AsyncIterator[bytes]:
+        read.append(b"w7")
+        yield b"w7"
+
+    with gateway_of(client) as asking:
+        given: dict[str, Any] = {"content": body()} if chunked else {"json": {"input": "w7", "model": "tiny"}}
+        answer = asking.send(method, path, **given)
+        assert code(answer) == wanted
+        assert "close" in answer.headers["Connection"]
+        assert not read
+        if path != "/healthz":
+            assert code(Asking(asking.app, "x").send(method, path, json={})) == (401, "invalid_api_key")
 
 
 def test_a_large_body_is_refused_unread(client: Client) -> None:
