@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import traceback
 from collections.abc import Callable
 from contextlib import closing
 from dataclasses import replace
@@ -193,6 +194,18 @@ def test_bad_input_is_refused_before_a_text_leaves(
         with pytest.raises(error, match=said):
             client.embed(texts, denoiser="none", progress=None, **given)
         assert not any(entry.texts for entry in client.ledger.frames())
+
+
+def test_a_text_in_the_place_of_texts_is_not_told(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    text = "diabetes"
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(
+            DataError, match=r"file's name \(8 characters\) names no file. Pass a path.*list of"
+        ) as caught:
+            client.embed(text, eta=6, denoiser="none", progress=None)
+        assert text not in "".join(traceback.format_exception(caught.value))
+        (tmp_path / "notes.csv").write_text("text\nw1\n")
+        assert client.embed(str(tmp_path / "notes.csv"), eta=6, denoiser="none", progress=None).sent == 1
 
 
 def test_no_texts_have_no_embeddings(data_dir: Path, api_key: str, tmp_path: Path) -> None:

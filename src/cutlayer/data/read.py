@@ -179,9 +179,11 @@ def _rows(source: str | Path | Table) -> Iterator[Row]:
         raise DataError(f"{str(source)!r} is a folder, not a file.", remedy="Name the file in it.")
     if not is_file:
         if not _may_be_shown(source):
-            raise DataError(f"{_unshown(source)} names no file.", remedy="Pass a path, or a list of texts.")
-        hub = " Hub data sets are written " + _HUB_SYNTAX + "." if "." not in path.name else ""
-        raise DataError(f"There is no file {str(source)!r}.", remedy=f"Check the path.{hub}")
+            raise DataError(
+                f"{_unshown(source)} names no file.",
+                remedy=f"Pass a path with its ending, or a list of texts. Hub data sets are written {_HUB_SYNTAX}.",
+            )
+        raise DataError(f"There is no file {str(source)!r}.", remedy="Check the path.")
     if reader is None:
         raise DataError(
             f"{source} is of no kind that can be read.",
@@ -199,8 +201,8 @@ def _may_be_shown(source: str | Path) -> bool:
     """Whether what was given as a file's name, and names none, is no text that was passed in the place of one."""
     if isinstance(source, Path):
         return True
-    # many scripts put no spaces between words
-    like_a_name = source.isascii() or _reader(Path(source)) is not None
+    # a text may be one word, and many scripts put no spaces between words: a name is what ends as one
+    like_a_name = _reader(Path(source)) is not None or (source.startswith(HUB_PREFIX) and source.isascii())
     return like_a_name and len(source) <= _LONGEST_NAME and not any(map(str.isspace, source))
 
 

@@ -217,8 +217,11 @@ def test_a_file_without_header_line_does_not_print_its_first_row(file, text):
         f"hub: {SECRET}",
         f"{SECRET} \x00",
         f"患者感染了{SECRET}",
+        SECRET,
+        f"{SECRET}/mild",
+        f"{SECRET}.com",
     ],
-    ids=range(9),
+    ids=range(12),
 )
 def test_a_text_in_the_place_of_a_path_is_not_printed(text):
     with pytest.raises(DataError, match=rf"given as a file's name \({len(text)} characters\) names no") as caught:
@@ -227,13 +230,15 @@ def test_a_text_in_the_place_of_a_path_is_not_printed(text):
     assert caught.value.remedy
 
 
-@pytest.mark.parametrize("path", ["ntoes.csv", "患者.csv", Path("my notes.csv"), Path("n" * 300)])
+@pytest.mark.parametrize(
+    "path", ["ntoes.csv", "data/ntoes.jsonl.gz", "患者.csv", Path("notes"), Path("my notes.csv"), Path("n" * 300)]
+)
 def test_a_path_that_names_no_file_is_printed(path):
     with pytest.raises(DataError, match=f"There is no file '{path}'. Check the path"):
         read_dataset(path, text_column="a")
 
 
-def test_a_missing_file_that_looks_like_a_hub_name_says_how_to_write_one():
+def test_what_names_no_file_and_may_be_a_hub_name_says_how_to_write_one():
     with pytest.raises(DataError, match="hub:OWNER/NAME:SPLIT"):
         read_dataset("stanfordnlp/sst2", text_column="a")
 
