@@ -44,8 +44,10 @@ from cutlayer.wire import routes
 from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo
 from cutlayer.wire.messages import ModelInfo
 
-_MOST_ROADS = 4
-"""Each holds a table of tokens, and a denoiser."""
+_FEWEST_ROADS, _MOST_ROADS = 4, 16
+"""That are kept open. An application that asks by several etas takes turns among as many roads."""
+_TABLE_BYTES = 2**30
+"""Each road searches in a table of its own: of those beyond the fewest, tables may have so many bytes together."""
 
 
 @dataclass(frozen=True)
@@ -152,6 +154,7 @@ class Embeddings:
         progress: Progress,
         *,
         denoiser: str,
+        beside: Sequence[Embeddings] = (),
     ) -> Embeddings:
         """The road.
 
@@ -160,6 +163,7 @@ class Embeddings:
             given: How texts are privatized, and by which model they are embedded.
             progress: Where to show progress.
             denoiser: What takes the noise out, where there is any; as of `EmbeddingSettings`.
+            beside: Roads of this connection: one to the same model has what the vendor handed out, whatever its eta.
 
         Raises:
             ConfigError: Settings that do not go together, or for which there is no denoiser.
@@ -168,7 +172,8 @@ class Embeddings:
         offer = choose_model(connection.gate(), spec.model or None)
         spec = spec.model_copy(update={"model": offer.model.name})
         gate = connection.gate_of(f"embed/{offer.model.name}", spec, offer)
-        archive = fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
+        archives = [each.archive for each in beside if (each.offer, each.spec.cut) == (offer, spec.cut)]
+        archive = archives[0] if archives else fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
         training = spec.training.model_copy(update={"max_length": _longest(archive, offer, spec)})
         spec = spec.model_copy(update={"training": training})
         privatizing = run_privatizing(archive, connection.home, spec)
@@ -372,9 +377,15 @@ class Roads:
         with self._lock:
             asked = given, denoiser
             kept = [each for each in self._open if each[:2] == asked and each[2].is_current(*asked)]
-            road = kept[0][2] if kept else Embeddings.open(self._connection, given, progress, denoiser=denoiser)
             others = [each for each in self._open if each[:2] != asked]
-            self._open = [*others, (*asked, road)][-_MOST_ROADS:]
+            if kept:
+                road = kept[0][2]
+            else:
+                beside = [each[2] for each in others]
+                road = Embeddings.open(self._connection, given, progress, denoiser=denoiser, beside=beside)
+            table = road.archive.table
+            fitting = _MOST_ROADS if table is None else _TABLE_BYTES // table.nbytes
+            self._open = [*others, (*asked, road)][-min(max(fitting, _FEWEST_ROADS), _MOST_ROADS) :]
             return road
 
 

@@ -25,6 +25,7 @@ from starlette.routing import Route
 from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embedding import AUTO
+from cutlayer.customer.handout import choose_model
 from cutlayer.customer.validate import choose_privacy
 from cutlayer.gateway import answers
 from cutlayer.gateway.absence import Absence
@@ -82,8 +83,8 @@ class Gateway:
             VendorError: The vendor does not answer.
         """
         self._look()
-        named: list[str | None] = [*sorted(set(self._aliases.values()))]
-        for name in named or [None]:
+        # by its name, as requests will have it: else the first of them would open another road to it
+        for name in sorted(set(self._aliases.values())) or [choose_model(self.client.gate(), None).model.name]:
             self.joiner.open(self.spec.model_copy(update={"model": name}), denoiser=self.denoiser)
 
     async def models(self) -> dict[str, ModelInfo]:

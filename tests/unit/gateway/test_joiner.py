@@ -15,6 +15,7 @@ import pytest
 
 from cutlayer.core import BudgetError, VendorError
 from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer import embed as embedding
 from cutlayer.customer.embed import Embeddings
 from cutlayer.gateway import joiner as module
 from cutlayer.gateway.joiner import Asked, Joiner
@@ -141,6 +142,40 @@ def test_a_vendor_that_fails_fails_all_of_them_once(
     joiner.serve()
     assert all(isinstance(each.answer.exception(0), VendorError) for each in waiting)
     assert len(calls) == 1
+
+
+def test_the_road_that_is_opened_before_is_the_one_that_requests_take(client: Client) -> None:
+    with gateway_of(client) as asking:
+        gateway = asking.app.state.gateway
+        gateway.open()
+        ((*_, road),) = gateway.joiner._roads._open
+        values_of(asking.embed("w1"))
+        assert [each[2] for each in gateway.joiner._roads._open] == [road]
+
+
+def test_etas_that_take_turns_open_a_road_each_and_fetch_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    opened: list[float] = []
+    openings = Embeddings.open.__func__  # type: ignore[attr-defined]  # of the class method
+
+    def opening(_: type, connection: Any, given: FinetuneSpec, progress: Any, **more: Any) -> Embeddings:
+        opened.append(given.privacy.eta)
+        return openings(Embeddings, connection, given, progress, **more)  # type: ignore[no-any-return]
+
+    monkeypatch.setattr(Embeddings, "open", classmethod(opening))
+    with gateway_of(client) as asking:
+        for number in range(2):
+            for eta in (6, 5, 4, 3, 2):
+                values_of(asking.embed(f"w{number}", headers={"X-Cutlayer-Eta": str(eta)}))
+    assert opened == [6, 5, 4, 3, 2]
+    assert [entry.route for entry in client.ledger.frames()].count(routes.ARCHIVE.name) == 1
+
+
+def test_large_tables_leave_room_for_few_roads(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_TABLE_BYTES", 1)
+    joiner = Joiner(client)
+    for eta in range(1, 8):
+        joiner.open(asked("w1", eta=eta).spec, denoiser="none")
+    assert [given.privacy.eta for given, *_ in joiner._roads._open] == [4, 5, 6, 7]
 
 
 def test_what_nobody_waits_for_is_not_sent(client: Client) -> None:
