@@ -5,8 +5,9 @@ from __future__ import annotations
 import json
 import math
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,8 @@ from safetensors.torch import load_file, save
 from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Place, Rows, StorageError, VendorError
 from cutlayer.core.denoiser import light_shape
 from cutlayer.customer import Client
+from cutlayer.customer import embed as embedding
+from cutlayer.customer.link import QueryLink
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models.denoiser import Denoiser, build_denoiser
@@ -28,10 +31,11 @@ from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST
 from cutlayer.wire import unpack
 from cutlayer.wire.denoisers import DenoiserInfo
-from cutlayer.wire.recording import Direction, read_recording
+from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import RecordingTransport
-from tests.promises.accounts import archive_of
+from tests.promises.accounts import Watched, archive_of
 from tests.promises.runs import TEST, corpus, customer
+from tests.promises.test_one_door import check_no_canary
 from tests.unit.gateway.asked import Embed, by_gateway, by_sdk
 
 TRAINING = DenoiserTraining(steps=10, batch_size=4)
@@ -97,37 +101,98 @@ def _by_ids(archive: Any, texts: list[str], values: Any) -> Any:
     return zip((ids.tolist() for ids in tokens.segments[0].split()), values, strict=True)
 
 
-@pytest.mark.parametrize("embed", [by_sdk, by_gateway])
-@pytest.mark.parametrize("name", KINDS)
-def test_nothing_of_it_leaves(name: str, embed: Embed, data_dir: Path, api_key: str, tmp_path: Path) -> None:
-    """No row as it was, no noise, no denoised embedding is in any byte, in either element type."""
+def noting_noise(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
+    """What denoisers are told of noise from now on: of each call `[tokens, width]`, where there is any."""
+    noted: list[torch.Tensor] = []
+    fetch = embedding.fetch_denoiser
+
+    def note(denoiser: Any, given: tuple[torch.Tensor, ...]) -> None:
+        _, _, noise, mask = given
+        rows = noise[mask]
+        noted.append(rows[rows.any(1)])  # a token that became itself has none
+
+    def fetching(*given: Any) -> Any:
+        denoiser = fetch(*given)
+        denoiser.register_forward_pre_hook(note)
+        return denoiser
+
+    monkeypatch.setattr(embedding, "fetch_denoiser", fetching)
+    return noted
+
+
+def left(rows: torch.Tensor, frames: Sequence[RecordedFrame]) -> bool:
+    """Whether any of some rows is in what was sent, in any element type and of either sign."""
+    sent = b"".join(frame.body for frame in frames)
+    needles = (one[:8].to(kind).contiguous().view(torch.uint8).numpy().tobytes() for row in rows for one in (row, -row)
+               for kind in (torch.float64, torch.float32, torch.bfloat16))  # fmt: skip
+    return any(needle in sent for needle in needles)
+
+
+def check_stays(name: str, embed: Embed, data_dir: Path, api_key: str, folder: Path, noted: list[torch.Tensor]) -> None:
+    """Of an embedding nothing leaves but the release: no row as it was, no noise, no denoised embedding, no canary."""
     privacy, releases = KINDS[name]
     train(data_dir, releases)
     with (
-        customer(data_dir, api_key, tmp_path / "home") as client,
-        closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
+        customer(data_dir, api_key, folder / "home") as client,
+        closing(RecordingTransport(client.transport, folder / "asked")) as recorder,
     ):
-        found = embed(Client(transport=recorder, home=tmp_path / "home", device="cpu"), TEST, privacy, "auto")
+        found = embed(Client(transport=recorder, home=folder / "home", device="cpu"), TEST, privacy, "auto")
         table = archive_of(client).table
-    frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+        frames = [frame for frame in read_recording(folder / "asked") if frame.direction is Direction.UP]
+        check_no_canary(frames, client)
     assert {frame.route.name for frame in frames} == {
         "service", "models", "archive", "archive.file", "denoisers", "denoiser.file", "embeddings",
     }  # fmt: skip
     assert table is not None
-
-    def left(rows: torch.Tensor) -> bool:
-        """Whether any of some rows is in what was sent."""
-        sent = b"".join(frame.body for frame in frames)
-        needles = (row[:8].to(kind).contiguous().view(torch.uint8).numpy().tobytes() for row in rows
-                   for kind in (torch.float32, torch.bfloat16))  # fmt: skip
-        return any(needle in sent for needle in needles)
-
-    assert not left(torch.from_numpy(found))
-    assert not left(table.detach()[31:280])
+    noise = torch.cat(noted)
+    assert len(noise) > len(TEST), "the denoiser was told no noise"
+    assert not left(torch.from_numpy(found), frames), "a denoised embedding left"
+    assert not left(table.detach()[31:280], frames), "a row left as it was"
+    assert not left(noise, frames), "noise left"
     payloads = [unpack(frame.tensors()) for frame in frames if frame.route.name == "embeddings"]
     rows = [each.packed for each in payloads if isinstance(each, Rows)]
     assert bool(rows) == (name == "rows")
-    assert all(map(left, rows)), "what does leave is not seen, either"
+    assert all(left(torch.cat(each.split()), frames) for each in rows), "what does leave is not seen, either"
+
+
+@pytest.mark.parametrize("embed", [by_sdk, by_gateway])
+@pytest.mark.parametrize("name", KINDS)
+def test_nothing_of_it_leaves(
+    name: str,
+    embed: Embed,
+    data_dir: Path,
+    api_key: str,
+    tmp_path: Path,
+    watched: Watched,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """No row as it was, no noise, no denoised embedding is in any byte, in any element type."""
+    check_stays(name, embed, data_dir, api_key, tmp_path, noting_noise(monkeypatch))
+
+
+def test_noise_that_leaves_is_caught(
+    data_dir: Path, api_key: str, tmp_path: Path, watched: Watched, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Planted fault: in the place of noisy rows their noise is sent, and the denoiser works as ever."""
+    noted, draw, infer = noting_noise(monkeypatch), Session._draw, QueryLink.infer
+    clean: dict[bytes, torch.Tensor] = {}
+
+    def drawing(session: Session, texts: Any, look: Any) -> Any:
+        drawn, table = draw(session, texts, look), session.archive.table
+        assert table is not None
+        for identity, ids in zip(drawn.release.identities, texts.tokens.segments[0].split(), strict=True):
+            clean[identity] = torch.nn.functional.pad(table.detach()[ids], (0, 0, 1, 1))  # special tokens have no noise
+        return drawn
+
+    def telling(link: QueryLink, sent: Any) -> torch.Tensor:
+        packed = sent.payload.packed
+        noise = packed.values - torch.cat([clean[each] for each in sent.identities]).to(packed.values.dtype)
+        return infer(link, replace(sent, payload=replace(sent.payload, packed=packed.with_values(noise))))
+
+    monkeypatch.setattr(Session, "_draw", drawing)
+    monkeypatch.setattr(QueryLink, "infer", telling)
+    with pytest.raises(AssertionError, match="noise left"):
+        check_stays("rows", by_sdk, data_dir, api_key, tmp_path, noted)
 
 
 def spoil_file(change: Callable[[dict[str, torch.Tensor]], Any], *, told: bool = True) -> Callable[[Path], None]:
