@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import io
 import pickle  # noqa: TID251 - users pickle pipelines; what such a pickle holds is looked at
 from contextlib import closing
@@ -11,6 +12,7 @@ import numpy as np
 import pandas as pd
 import pytest
 import torch
+from sentence_transformers import SentenceTransformer
 from sklearn.base import clone
 from sklearn.compose import ColumnTransformer
 from sklearn.linear_model import LogisticRegression
@@ -41,6 +43,52 @@ def test_it_encodes_as_sentence_transformers_does() -> None:
         assert repr(embedder) == "Embedder(eta=6, denoiser='none')"
         with pytest.raises(DataError, match="the first is text 2"):
             embedder.encode(["w1", ""])
+
+
+def test_it_takes_what_sentence_transformers_takes() -> None:
+    with closing(Client(device="cpu")) as client:
+        embedder = Embedder(client, eta=6, denoiser="none")
+        wanted = embedder.encode(TEXTS)
+        callers = {
+            "batch_size": 4, "show_progress_bar": False, "device": "cpu", "output_value": "sentence_embedding",
+            "precision": "float32", "prompt": None, "prompt_name": None, "pool": None, "chunk_size": None,
+            "truncate_dim": None, "normalize_embeddings": False, "convert_to_numpy": True, "convert_to_tensor": False,
+        }  # fmt: skip
+        assert callers.keys() <= inspect.signature(SentenceTransformer.encode).parameters.keys()
+        assert np.array_equal(embedder.encode(TEXTS, **callers), wanted)  # type: ignore[call-overload]
+        listed = embedder.encode(TEXTS[:3], convert_to_numpy=False)
+        assert [each.shape for each in listed] == [(32,)] * 3
+        assert np.array_equal(torch.stack(list(listed)).numpy(), wanted[:3])
+        one = embedder.encode(TEXTS[0], convert_to_numpy=False)
+        assert isinstance(one, torch.Tensor)
+        assert one.shape == (32,)
+        cut = embedder.encode(pd.Series(TEXTS[:2]), truncate_dim=5, normalize_embeddings=True)
+        first = wanted[:2, :5]
+        assert np.allclose(cut, first / np.linalg.norm(first, axis=1, keepdims=True), atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"prompt": "secret: "}, "prompt cannot be set"),
+        ({"prompt_name": "secret"}, "prompt_name cannot be set"),
+        ({"output_value": "token_embeddings"}, "output_value must be"),
+        ({"precision": "int8"}, "precision must be float32"),
+        ({"device": "cuda:7"}, "device must be left out, or the Client's, which is cpu"),
+        ({"pool": {}}, "pool cannot be set"),
+        ({"chunk_size": 5}, "chunk_size cannot be set"),
+        ({"batch_size": 0}, "batch_size must be"),
+        ({"truncate_dim": 33}, "truncate_dim must be a number from 1 to 32"),
+        ({"truncate_dim": 0}, "truncate_dim must be"),
+        ({"task": "secret", "prompt": "secret"}, "task is no argument of encode; prompt cannot"),
+    ],
+)
+def test_what_it_cannot_honour_is_refused_by_name(given: dict[str, Any], said: str) -> None:
+    with closing(Client(device="cpu")) as client:
+        with pytest.raises(ConfigError, match=said) as caught:
+            Embedder(client, eta=6, denoiser="none").encode(["w1"], **given)
+        assert "secret" not in str(caught.value)
+        assert not any(entry.texts for entry in client.ledger.frames())
 
 
 def test_no_pickle_has_the_key(api_key: str) -> None:

@@ -26,7 +26,7 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
         eta: Noise per token; this or `privacy` must be given.
         privacy: How texts are privatized.
         model: One of the vendor's models.
-        denoiser: `auto` or `none`.
+        denoiser: `auto`, `none`, or the id of one of the vendor's; as of `EmbeddingSettings`.
         privacy_budget: Most eta that one text may be charged over all its releases.
         max_length: Tokens of a text.
         vendor: The vendor's address; `CUTLAYER_VENDOR` where it is left out.
