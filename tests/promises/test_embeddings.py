@@ -179,6 +179,7 @@ def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_pat
         ([("a", "b")], {}, DataError, "single texts"),
         (["w1", "", "w2"], {}, DataError, "1 of 3 texts have no token; the first is text 2"),
         (["w1", 3], {}, DataError, "Text 2 is of type int"),
+        (["w1", "w2 \ud800"], {}, DataError, "Row 2 holds half of a surrogate pair"),
         (["w1"], {"privacy": TextToText(eta=6, cti=CtiSpec())}, ConfigError, "cti"),
         (["w1 w2 w3"], {"eta": 6, "privacy_budget": 5.0}, BudgetError, "budget"),
         (["w1"], {"eta": math.inf, "privacy_budget": 5.0}, BudgetError, "budget of 5"),

@@ -6,6 +6,7 @@ A release's size depends on the texts' lengths alone, so a run that stops before
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -15,16 +16,20 @@ import torch
 
 from cutlayer import vendor
 from cutlayer.core import Stopped
+from cutlayer.customer import Client
 from cutlayer.customer.run import RunState
 from cutlayer.data import Dataset, read_dataset
-from cutlayer.wire import routes
+from cutlayer.privacy import TextToText, Vector
+from cutlayer.wire import Form, routes
 from cutlayer.wire.recording import Direction, read_recording
-from tests.promises.runs import SEED, TRAIN, TRAINING, Sent, customer
+from cutlayer.wire.transports import RecordingTransport
+from tests.promises.runs import SEED, TRAIN, TRAINING, Sent, corpus, customer
 from tests.settings import specs
 
 PHRASES = 2000
 """Enough to hide the heads of the frames; more hide them better."""
 ROWS_PHRASES = 100
+EMBEDDED = 10_000
 
 
 class StopOnceReleased:
@@ -117,3 +122,29 @@ def test_a_gradient_takes_eight_bytes_a_text_and_epoch(data_dir: Path, api_key: 
     assert {(gradient.dtype, gradient.shape[1]) for gradient in gradients} == {(torch.float32, 2)}
     assert sum(map(len, gradients)) == result.n_train * result.epochs
     assert result.uplink_bytes["gradient"] == 8 * result.n_train * result.epochs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("form", Form)
+def test_embeddings_of_many_texts_take_as_little(form: Form, data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """In one call; the same texts again take nothing."""
+    texts = Dataset(
+        tuple(
+            (f"w{number // 200} w{number % 200} {text}",)
+            for number, (text,) in enumerate(corpus(EMBEDDED, seed=7).texts)
+        )
+    )
+    privacy = TextToText(eta=6) if form is Form.IDS else Vector(eta=6)
+    with (
+        customer(data_dir, api_key, tmp_path / "home") as client,
+        closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder,
+    ):
+        asking = Client(transport=recorder, home=tmp_path / "home", device="cpu")
+        first, again = (asking.embed(texts, privacy=privacy, denoiser="none", progress=None) for _ in range(2))
+    assert (first.sent, again.sent, again.uplink_bytes) == (EMBEDDED, 0, 0)
+    up = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+    tensors = [frame.tensors() for frame in up if frame.route is routes.EMBEDDINGS]
+    numbers = sum(each[form.value].numel() for each in tensors)
+    assert numbers == first.tokens if form is Form.IDS else 32 * (first.tokens + 2 * EMBEDDED)
+    assert 2 * numbers < sum(frame.size for frame in up if frame.route is routes.EMBEDDINGS) < first.uplink_bytes
+    assert first.uplink_bytes / numbers <= (2.2 if form is Form.IDS else 2.05)
