@@ -111,8 +111,8 @@ def noting_noise(monkeypatch: pytest.MonkeyPatch) -> list[torch.Tensor]:
         rows = noise[mask]
         noted.append(rows[rows.any(1)])  # a token that became itself has none
 
-    def fetching(*given: Any) -> Any:
-        denoiser = fetch(*given)
+    def fetching(*given: Any, **named: Any) -> Any:
+        denoiser = fetch(*given, **named)
         denoiser.register_forward_pre_hook(note)
         return denoiser
 

@@ -294,8 +294,14 @@ class _Training:
             return read_denoiser(self._folder / name)
         work = self._folder / f"{TRAINING}{name}"
         with training_folder(work):
-            if not (self._folder / name / MANIFEST).is_file():  # else another process was faster meanwhile
-                self._train(name, sources, most, work, on_step)
+            try:
+                if not (self._folder / name / MANIFEST).is_file():  # else another process was faster meanwhile
+                    self._train(name, sources, most, work, on_step)
+            except DataError:
+                shutil.rmtree(
+                    work, ignore_errors=True
+                )  # there is nothing to go on with
+                raise
             shutil.rmtree(work, ignore_errors=True)
         return read_denoiser(self._folder / name)
 

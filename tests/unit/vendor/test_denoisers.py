@@ -366,6 +366,7 @@ def test_bad_input_is_refused(settings: VendorSettings) -> None:
         train_denoisers(settings, "tiny", [("none", [("",)])], ROWS, TRAINING)
     with pytest.raises(DataError, match="too few"):
         train_denoisers(settings, "tiny", [("one", [("one",)])], ROWS, TRAINING)
+    assert unfinished(settings, "tiny") == ()
     with pytest.raises(ConfigError, match="clip"):
         DenoisedReleases(clip=True)
     with pytest.raises(ConfigError, match="borders"):
