@@ -119,7 +119,7 @@ def remove(
 
 
 def _called(source: str) -> str:
-    """What customers are told of a public file: no folder of the vendor's machine."""
+    """A public file's name in the manifest, without its folder: customers read it."""
     return source if source.startswith("hub:") else Path(source).name[:255]
 
 

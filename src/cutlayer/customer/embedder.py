@@ -40,7 +40,7 @@ class Encoding(TypedDict, total=False):
 
 _HONOURED: Final = ("batch_size", "show_progress_bar", "normalize_embeddings", "truncate_dim", "device")
 _ONLY: Final = {"output_value": "sentence_embedding", "precision": "float32"}
-"""What may be said all the same; of others nothing but `None`."""
+"""Values that are accepted because they say what is done anyway; other refused arguments accept `None` alone."""
 _PROMPT: Final = "cannot be set: embeddings are of the texts alone, to which you may add it"
 _ALONE: Final = "cannot be set: embeddings are computed by the vendor, of one process's texts"
 _REFUSED: Final = {

@@ -11,7 +11,7 @@ from cutlayer.core import VendorError
 from cutlayer.gateway.answers import is_away
 
 _SECONDS = 1.0
-"""Less than applications are told to wait, so that what they ask then is asked of the vendor."""
+"""Shorter than the Retry-After that applications get, so that their next request reaches the vendor."""
 
 
 class Absence:

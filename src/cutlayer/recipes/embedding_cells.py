@@ -297,6 +297,9 @@ class EmbeddingCell(Cell):
         found = embedding_arms(texts, spec, client, client, lab.progress, denoisers=offered)
         return {name: values[of].squeeze(1) for name, values in found.items()}
 
+    def measures(self, result: Scored) -> Iterator[Measure]:
+        yield from result.measures()
+
     def told(self, arms: Mapping[str, Tensor]) -> dict[str, Tensor]:
         """Those that this cell tells of, by what they are called: clean ones, which all cells have, once."""
         return {
@@ -325,9 +328,6 @@ class EmbeddedCell(EmbeddingCell):
         rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
         arms = self.arms(rows, lab)
         return learnt_from(self.told(arms), arms[CLEAN], rows, learnt, seed=self.seed, passes=self.passes)
-
-    def measures(self, result: Scored) -> Iterator[Measure]:
-        yield from result.measures()
 
 
 def singly(rows: Dataset) -> tuple[Dataset, Tensor]:

@@ -6,7 +6,7 @@ that are at hand: numbers are not those of its leaderboard.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Final, Literal
 
@@ -20,7 +20,6 @@ from cutlayer.data import Dataset, read_dataset
 from cutlayer.data.webnlg import read_webnlg
 from cutlayer.recipes.embedding_cells import EmbeddingCell, Scored
 from cutlayer.recipes.lab import Lab
-from cutlayer.recipes.long_table import Measure
 from cutlayer.recipes.tasks import Limits, Task, at_most, data_file
 from cutlayer.reports.downstream import numbered
 
@@ -88,9 +87,6 @@ class AskedCell(EmbeddingCell):
         return Scored.of({
             name: {SCORE: score(self.asked.kind, values, rows, learnt=learnt)[None]} for name, values in told.items()
         })  # fmt: skip
-
-    def measures(self, result: Scored) -> Iterator[Measure]:
-        yield from result.measures()
 
 
 def score(kind: str, embeddings: Tensor, rows: Dataset, *, learnt: int) -> Tensor:

@@ -298,9 +298,7 @@ class _Training:
                 if not (self._folder / name / MANIFEST).is_file():  # else another process was faster meanwhile
                     self._train(name, sources, most, work, on_step)
             except DataError:
-                shutil.rmtree(
-                    work, ignore_errors=True
-                )  # there is nothing to go on with
+                shutil.rmtree(work, ignore_errors=True)  # there is nothing to go on with
                 raise
             shutil.rmtree(work, ignore_errors=True)
         return read_denoiser(self._folder / name)
