@@ -279,6 +279,10 @@ class EmbeddingCell(Cell):
     method: str
     denoised: tuple[Denoised, ...] = ()
 
+    @property
+    def needs(self) -> tuple[Cell, ...]:
+        return tuple(each.by for each in self.denoised)
+
     def check(self, lab: Lab) -> None:
         super().check(lab)
         for each in self.denoised:

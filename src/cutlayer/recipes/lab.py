@@ -69,6 +69,11 @@ class Cell(Spec):
         """The cell in a few words, for its file and for messages."""
         return f"{type(self).__name__.removesuffix('Cell').lower()}-s{self.seed}"
 
+    @property
+    def needs(self) -> tuple[Cell, ...]:
+        """Cells that it builds on: they are run before it, beside each other. Here: none."""
+        return ()
+
     @classmethod
     def result_type(cls) -> type[BaseModel]:
         """The class of its result: of what `measures` takes."""
@@ -327,9 +332,9 @@ class Lab:
         return found
 
     def run(self, cells: Iterable[Cell]) -> Outcomes:
-        """Results of cells: those in the store are taken from it, the others are computed.
+        """Results of cells: those in the store are taken from it, the others are computed, after those that they need.
 
-        A cell that fails is reported by its name, and the others go on.
+        A cell that fails is reported by its name, and the others go on, but for those that build on it.
 
         Raises:
             Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
@@ -338,6 +343,18 @@ class Lab:
         results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
         missing = [cell for cell in wanted if cell not in results]
         failures: dict[str, str] = {}
+
+        def failed(cell: Cell, why: str) -> None:
+            # cells that differ in their settings alone may share a name
+            failures[cell.name if cell.name not in failures else self._store(cell).path(cell).stem] = why
+
+        if needed := [need for cell in missing for need in cell.needs]:
+            before = self.run(needed)
+            failures |= before.failures
+            lost = {cell: need for cell in missing for need in cell.needs if need not in before.results}
+            for cell, need in lost.items():
+                failed(cell, f"It builds on {need.name}, which failed.")
+            missing = [cell for cell in missing if cell not in lost]
         begun = len(wanted) - len(missing)
         self.progress.update("cells", begun, len(wanted), missing[0].name if missing else "")
         work = (_work(self.options, cell) for cell in missing)
@@ -346,9 +363,7 @@ class Lab:
             for number, done in enumerate(finished, start=1):
                 cell = missing[done.index]
                 if done.failure is not None:
-                    # cells that differ in their settings alone may share a name
-                    name = cell.name if cell.name not in failures else self._store(cell).path(cell).stem
-                    failures[name] = f"{done.failure.kind}: {done.failure.message}"
+                    failed(cell, f"{done.failure.kind}: {done.failure.message}")
                 else:
                     results[cell] = self._store(cell).get(cell)
                 self.progress.update("cells", begun + number, len(wanted), cell.name)

@@ -9,12 +9,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from itertools import chain, product
 from typing import Any, Final
 
-from cutlayer.core import ConfigError
 from cutlayer.core.denoiser import DenoiserKind
 from cutlayer.customer import Objective
 from cutlayer.models import STARTER
@@ -30,10 +28,11 @@ from cutlayer.recipes.embedding_cells import (
     DenoiserCell,
     EmbeddedCell,
     LeakCell,
+    Leaks,
     Spared,
 )
 from cutlayer.recipes.embedding_tasks import SCORE, AskedCell
-from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Level
 from cutlayer.recipes.options import Named, read_yaml, shipped
@@ -398,17 +397,22 @@ def table_12(c: SndConfig, lab: Lab) -> Part:
 def equal_leak(c: SndConfig, lab: Lab) -> Part:
     """All methods where the strongest attack reads as much of each one's own releases."""
     cells, scenarios = _Cells(c, lab), list[Scenario]()
-    found: dict[str, dict[float, float]] = {}
     cells.denoiser(SND).check(lab)  # what is missing is said before etas are looked for, which takes minutes
-    for releases, each in _RELEASES.items():
-        cell = LeakCell(
+    leaks = {
+        releases: LeakCell(
             model=cells.model, private=cells.released, public=cells.known, form=each.form, noise=c.noise,
             attacks=(NEAREST, POSTERIOR), leaks=c.leaks, between=cells.etas.between,
             further=(INFILLING,) if each.form is Form.ROAD else (),
-        )  # fmt: skip
+        )
+        for releases, each in _RELEASES.items()
+    }  # fmt: skip
+    for releases, cell in leaks.items():
         scenarios += Scenario.each(1, cell, method=releases)
-        with suppress(ConfigError):  # which the run tells of among the cells that failed
-            found[releases] = {point.wanted: point.eta for point in lab.result(cell).points}
+    read: Mapping[Cell, Leaks] = lab.run(leaks.values()).results  # of what failed, the run of all cells tells
+    found = {
+        releases: {point.wanted: point.eta for point in read[cell].points}
+        for releases, cell in leaks.items() if cell in read
+    }  # fmt: skip
     gains = cells.gains((TOKEMB, TEXT), c.equal_leak, "leak", c.leaks)
     not_worse = Gains([(SND, LIGHT), (SND, IDS)], gains.places, "method", gains.metrics)
     for task, leak, releases in product(c.equal_leak, c.leaks, found):

@@ -95,6 +95,11 @@ class PublicTokens:
         numbers: list[int] = (places + np.searchsorted(kept - np.arange(len(kept)), places, side="right")).tolist()
         return numbers
 
+    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Tokens of some texts `[n]`."""
+        ends, before = self._ends[numbers], np.where(numbers > 0, self._ends[numbers - 1], 0)
+        return (ends - before).astype(np.int64)
+
     def select(self, numbers: Sequence[int]) -> Ragged:
         """Ids of some texts, in that order."""
         starts = [int(self._ends[number - 1]) if number else 0 for number in numbers]
