@@ -38,3 +38,23 @@ class HalfCell(Cell):
     def measures(self, result):
         yield Measure("success", result.share, 0.01, 100, attack="halving")
         yield Measure("kept", 1 - result.share, attack="halving", axes={"half": "other"})
+
+
+class SumCell(Cell):
+    """Adds halves of numbers, which are computed before."""
+
+    numbers: tuple[float, ...]
+
+    @property
+    def needs(self):
+        return tuple(HalfCell(number=number) for number in self.numbers)
+
+    @classmethod
+    def result_type(cls):
+        return Halves
+
+    def run(self, lab):
+        return Halves(share=sum(lab.result(cell).share for cell in self.needs))
+
+    def measures(self, result):
+        yield Measure("success", result.share)

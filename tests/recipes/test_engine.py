@@ -9,7 +9,7 @@ import pandas
 import pytest
 
 from cutlayer.core import ConfigError, Spec
-from cutlayer.core.executors import executor
+from cutlayer.core.executors import InProcess, executor
 from cutlayer.customer import Silent
 from cutlayer.recipes import RECIPES, layouts
 from cutlayer.recipes.claims import above, alike, all_below, at_least, at_most, both, falls, where_read
@@ -21,7 +21,7 @@ from cutlayer.recipes.options import RecipeConfig, RecipeOptions, Size, read_yam
 from cutlayer.recipes.recipe import Recipe, long_table
 from cutlayer.recipes.study import Part, Results, Scenario, Stated
 from cutlayer.recipes.tables import Axis, Column, Pivot, complement, count, plain, points, share
-from tests.recipes.engine_cells import HalfCell, Halves
+from tests.recipes.engine_cells import HalfCell, Halves, SumCell
 from tests.service.tiny import write_tiny_bert
 
 
@@ -347,3 +347,31 @@ def test_failed_cells_of_one_name_are_each_told(recipe, options, monkeypatch):
     failing = recipe.using(recipe.config.model_copy(update={"numbers": (9.0, 10.0, 2.0)}))
     report = failing.run(options, Silent())
     assert sorted(report.failures.values()) == ["DataError: 10 is too large.", "DataError: 9 is too large."]
+
+
+def test_cells_that_others_build_on_are_handed_out_before_them(options):
+    """So that workers compute them beside each other, and none waits for another's."""
+    handed = []
+
+    class Noting(InProcess):
+        def run(self, function, arguments, *, in_order=False):
+            arguments = list(arguments)
+            handed.append([json.loads(work)["cell"] for work in arguments])
+            return super().run(function, arguments, in_order=in_order)
+
+    with Lab(options, pool=Noting(packages=("tests.recipes", "cutlayer"))) as lab:
+        found = lab.run([SumCell(numbers=(2.0, 4.0)), SumCell(numbers=(4.0, 6.0)), HalfCell(number=2.0)])
+    assert [[cell.get("number") for cell in phase] for phase in handed] == [[2.0, 4.0, 6.0], [None, None]]
+    assert [each.share for each in found.results.values()] == pytest.approx([0.3, 0.5, 0.1])
+    assert not found.failures
+
+
+def test_what_builds_on_a_cell_that_failed_is_not_tried(options, monkeypatch):
+    monkeypatch.setattr(SumCell, "run", None)
+    with Lab(options) as lab:
+        found = lab.run([SumCell(numbers=(2.0, 9.0)), HalfCell(number=2.0)])
+    assert found.failures == {
+        "half-of-9-s0": "DataError: 9 is too large.",
+        "sum-s0": "It builds on half-of-9-s0, which failed.",
+    }
+    assert [cell.name for cell in found.results] == ["half-of-2-s0"]

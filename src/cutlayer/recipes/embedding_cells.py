@@ -191,6 +191,7 @@ class LeakCell(Cell):
             public=self.public, seed=self.seed,
         )  # fmt: skip
         read = {name: each.outcome for name, each in lab.result(cell).reads.items()}
+        lab.forget_public()  # what is fitted for one eta, some 100 MB, serves no other
         return {name: _beyond_chance(found) for name, found in read.items() if isinstance(found, Measured)}
 
     def measures(self, result: Leaks) -> Iterator[Measure]:

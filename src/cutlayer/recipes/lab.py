@@ -313,6 +313,10 @@ class Lab:
             store.put(cell, found)
         return tuple(found.points)
 
+    def forget_public(self) -> None:
+        """Lets go of attackers' text, with all that attacks fitted on it: for cells that go through many etas."""
+        self.public.cache_clear()
+
     # ------------------------------------------------------------ running
 
     def _store(self, cell: Cell) -> CellStore[Cell, Any]:
@@ -340,21 +344,20 @@ class Lab:
             Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
         """
         wanted = list(dict.fromkeys(cells))
-        results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
-        missing = [cell for cell in wanted if cell not in results]
-        failures: dict[str, str] = {}
+        missing = [cell for cell in wanted if self._store(cell).get(cell) is None]
+        needed = [need for cell in missing for need in cell.needs]
+        before = self.run(needed) if needed else Outcomes({})
+        failures = dict(before.failures)
 
         def failed(cell: Cell, why: str) -> None:
             # cells that differ in their settings alone may share a name
             failures[cell.name if cell.name not in failures else self._store(cell).path(cell).stem] = why
 
-        if needed := [need for cell in missing for need in cell.needs]:
-            before = self.run(needed)
-            failures |= before.failures
-            lost = {cell: need for cell in missing for need in cell.needs if need not in before.results}
-            for cell, need in lost.items():
-                failed(cell, f"It builds on {need.name}, which failed.")
-            missing = [cell for cell in missing if cell not in lost]
+        lost = {cell: need for cell in missing for need in cell.needs if need not in before.results}
+        for cell, need in lost.items():
+            failed(cell, f"It builds on {need.name}, which failed.")
+        results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
+        missing = [cell for cell in wanted if cell not in results and cell not in lost]
         begun = len(wanted) - len(missing)
         self.progress.update("cells", begun, len(wanted), missing[0].name if missing else "")
         work = (_work(self.options, cell) for cell in missing)

@@ -36,7 +36,7 @@ from cutlayer.vendor.catalogue import Catalogue, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoisers import MANIFEST, TRAINING, read_denoiser, training_folder
-from cutlayer.vendor.public_tokens import PublicFile, PublicTokens, digest_of
+from cutlayer.vendor.public_tokens import DRAWN_TOGETHER, PublicFile, PublicTokens, digest_of
 from cutlayer.vendor.settings import VendorSettings
 from cutlayer.vendor.stepwise import OnStep, Stepwise
 from cutlayer.wire import WireType
@@ -48,8 +48,6 @@ _SCALED_BY = 500
 """Texts that are learnt from on which the sizes of embeddings are measured before."""
 RATES: Mapping[DenoiserKind, float] = {"light": 3e-3, "paper": 1e-3}
 """Learning rates where none is said."""
-_DEALT_TOGETHER = 16
-"""Steps whose texts are drawn together and dealt by length: texts of any length in one step would be padding mostly."""
 _LOOKED_AT = 4096
 """Tokens on which a correlation is measured."""
 _BISECTIONS = 40
@@ -220,27 +218,6 @@ def representatives(lowest: float, highest: float, count: int) -> tuple[float, .
     return tuple(float(f"{lowest * ratio ** ((2 * place + 1) / (2 * count)):.3g}") for place in range(count))
 
 
-def dealt(tokens: PublicTokens, step: int, *, size: int, seed: tuple[int, ...]) -> list[int]:
-    """The texts that a step learns from, by number: drawn with those of other steps, and of lengths near each other.
-
-    Which step has short texts and which has long ones is drawn, too. A step's texts depend on its number alone, so that
-    a stopped training goes on with those that it would have had.
-
-    Args:
-        tokens: Public text, of which what is kept back is left out.
-        step: Its number.
-        size: Texts of a step.
-        seed: Of the draws.
-    """
-    together, place = divmod(step, _DEALT_TOGETHER)
-    rng = np.random.Generator(np.random.PCG64([*seed, together, 1]))
-    drawn = rng.integers(len(tokens) - len(tokens.kept_back), size=_DEALT_TOGETHER * size)
-    numbers = np.array(tokens.learnt(drawn))
-    by_length = numbers[np.argsort(tokens.lengths(numbers), kind="stable")]
-    chosen: list[int] = by_length.reshape(_DEALT_TOGETHER, size)[rng.permutation(_DEALT_TOGETHER)[place]].tolist()
-    return chosen
-
-
 def train_denoisers(
     settings: VendorSettings,
     model: str,
@@ -366,7 +343,7 @@ class _Training:
             "releases": self._drawing.model_dump(),
             "shape": self._shape.model_dump(),
             "training": training,
-            "dealt_together": _DEALT_TOGETHER,
+            "drawn_together": DRAWN_TOGETHER,
         }
 
     def _group(
@@ -393,7 +370,7 @@ class _Training:
         unanswered = denoiser if spec.without_answer else None
 
         def loss(step: int) -> Tensor:
-            chosen = dealt(tokens, step, size=spec.batch_size, seed=(spec.seed, number))
+            chosen = tokens.of_step(step, size=spec.batch_size, seed=(spec.seed, number))
             rng = np.random.Generator(np.random.PCG64([spec.seed, number, step]))
             with torch.autocast(self._pairing.device.type, torch.bfloat16, enabled=spec.precision is Precision.BF16):
                 batch = self._pairing.batch(tokens.select(chosen), trained_at, rng, unanswered=unanswered)

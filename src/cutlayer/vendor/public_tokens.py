@@ -6,14 +6,16 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import Tensor
 
 from cutlayer.core import DataError, Ragged
 from cutlayer.core.files import make_folder, sync_file, write_whole
+from cutlayer.models.batches import epoch_batches
 from cutlayer.wire.denoisers import Corpus
 
 PublicFile: TypeAlias = tuple[str, Iterable[tuple[str, ...]]]
@@ -21,6 +23,8 @@ PublicFile: TypeAlias = tuple[str, Iterable[tuple[str, ...]]]
 
 _KEPT_BACK = 500
 """Texts that are measured on, and not learnt from; a tenth of all where there are fewer."""
+DRAWN_TOGETHER: Final = 16
+"""Steps whose texts are drawn together and dealt by length: else half of all places, and more, were padding."""
 _CHUNK = 2000
 """Texts that are tokenised together."""
 
@@ -95,10 +99,29 @@ class PublicTokens:
         numbers: list[int] = (places + np.searchsorted(kept - np.arange(len(kept)), places, side="right")).tolist()
         return numbers
 
-    def lengths(self, numbers: NDArray[np.int64]) -> NDArray[np.int64]:
-        """Tokens of some texts `[n]`."""
+    def of_step(self, step: int, *, size: int, seed: tuple[int, ...]) -> list[int]:
+        """Texts that a step of a training learns from, by number: drawn with other steps' texts, and of like lengths.
+
+        Which step has short texts and which long ones is drawn, too. A step's texts depend on its number alone, so that
+        a stopped training goes on with those that it would have had.
+
+        Args:
+            step: Its number.
+            size: Texts of a step.
+            seed: Of the draws.
+        """
+        together, place = divmod(step, DRAWN_TOGETHER)
+        rng = np.random.Generator(np.random.PCG64([*seed, together, 1]))
+        places = rng.integers(len(self) - len(self.kept_back), size=DRAWN_TOGETHER * size)
+        drawn = np.array(self.learnt(places))
+        batches = epoch_batches(self.lengths(drawn), batch_size=size, rng=rng, group_by_length=True)
+        numbers: list[int] = drawn[batches[place]].tolist()
+        return numbers
+
+    def lengths(self, numbers: NDArray[np.int64]) -> Tensor:
+        """Tokens of some texts, `[n]` int64."""
         ends, before = self._ends[numbers], np.where(numbers > 0, self._ends[numbers - 1], 0)
-        return (ends - before).astype(np.int64)
+        return torch.from_numpy((ends - before).astype(np.int64))
 
     def select(self, numbers: Sequence[int]) -> Ragged:
         """Ids of some texts, in that order."""

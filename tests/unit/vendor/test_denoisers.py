@@ -24,7 +24,7 @@ from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import _HIGHEST_ETA, Pairing, eta_ranges, representatives, train_denoisers
 from cutlayer.vendor.denoisers import MANIFEST, denoisers_of, remove_denoiser, unfinished
 from cutlayer.vendor.denoisers import TRAINING as BEGUN
-from cutlayer.vendor.public_tokens import PublicTokens
+from cutlayer.vendor.public_tokens import DRAWN_TOGETHER, PublicTokens
 from cutlayer.wire import Form, Frame, routes
 from cutlayer.wire.denoisers import MOST_GROUPS, DenoiserList
 from cutlayer.wire.messages import Precision
@@ -289,6 +289,29 @@ def test_texts_are_learnt_from_or_measured_on_and_both_are_spread_over_all_files
     assert sorted([*kept, *learnt]) == list(range(texts))
     assert len(kept) == min(500, max(1, texts // 10))
     assert max(np.diff([*kept, texts])) <= texts / len(kept) + 1
+
+
+def test_texts_of_a_step_are_of_like_lengths_and_each_is_learnt_from_as_often(tmp_path: Path) -> None:
+    lengths = np.random.default_rng(0).integers(1, 65, size=900)
+    made = PublicTokens.write(
+        tmp_path / "t",
+        [("a", [("a " * length,) for length in lengths])],
+        lambda some: Ragged.from_lists([[1] * len(text.split()) for text in some]),
+        lambda read: None,
+    )
+    assert made.lengths(np.array([0, 7, 899, 7])).tolist() == lengths[[0, 7, 899, 7]].tolist()
+    steps = [made.of_step(step, size=16, seed=(3, 0)) for step in range(1, 1 + 30 * DRAWN_TOGETHER)]
+    padded, real = (sum(how(lengths[each]) for each in steps) for how in (lambda some: 16 * some.max(), np.sum))
+    assert padded < 1.15 * real
+    assert made.of_step(5, size=16, seed=(3, 0)) == steps[4]
+    assert made.of_step(5, size=16, seed=(3, 1)) != steps[4]
+    seen = np.bincount(np.concatenate(steps), minlength=900)
+    assert not seen[made.kept_back].any()
+    learnt = seen[np.setdiff1d(np.arange(900), made.kept_back)]
+    assert abs(np.corrcoef(learnt, lengths[np.setdiff1d(np.arange(900), made.kept_back)])[0, 1]) < 0.1
+    assert learnt.std() < 1.2 * learnt.mean() ** 0.5
+    first = [lengths[each].mean() for each in steps[DRAWN_TOGETHER - 1 :: DRAWN_TOGETHER]]
+    assert np.std(first) > 10  # no place among those that are drawn together has the short ones
 
 
 def test_etas_of_a_range_and_positions_are_settings_and_names_stay(settings: VendorSettings) -> None:
