@@ -20,7 +20,7 @@ from cutlayer.data import UNCUT, Dataset
 from cutlayer.privacy import NoPrivacy
 from cutlayer.privacy.drawn_words import DrawnWords
 from cutlayer.recipes.attribute_readings import ATTACKED, ENTITIES, NAMED, Corpus, InferenceCell, Inferred, target_of
-from cutlayer.recipes.lab import Lab
+from cutlayer.recipes.lab import Cell, Lab
 from cutlayer.recipes.replacement import Replacement
 from cutlayer.reports.cells import digest
 
@@ -43,6 +43,10 @@ class ReplacedCell(InferenceCell):
         """The same attack on the texts as they are, which it is checked on."""
         own = set(InferenceCell.model_fields)
         return InferenceCell(**{**self.model_dump(include=own), "eta": float("inf"), "seed": 0})
+
+    @property
+    def needs(self) -> tuple[Cell, ...]:
+        return (self.unprotected,)
 
     def run(self, lab: Lab) -> Inferred:
         """Attacks the texts, which cells of one process share."""

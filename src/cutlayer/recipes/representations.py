@@ -80,6 +80,15 @@ class GeometryCell(Cell):
     arms: Mapping[str, WordTrainingCell]
     texts: int
 
+    @property
+    def trained(self) -> Mapping[str, WordTrainingCell]:
+        """The same with this cell's seed."""
+        return {name: cell.model_copy(update={"seed": self.seed}) for name, cell in self.arms.items()}
+
+    @property
+    def needs(self) -> tuple[Cell, ...]:
+        return tuple(self.trained.values())
+
     def check(self, lab: Lab) -> None:
         if lab.model().family.kind is Kind.ENCODER_DECODER:
             raise ConfigError(
@@ -90,7 +99,7 @@ class GeometryCell(Cell):
             cell.check(lab)
 
     def run(self, lab: Lab) -> Rows[Measure]:
-        cells = {name: cell.model_copy(update={"seed": self.seed}) for name, cell in self.arms.items()}
+        cells = self.trained
         trained: dict[str, WordsTrained] = {name: lab.result(cell) for name, cell in cells.items()}
         (unprotected, first), *protected = cells.items()
         test = splits(lab, first.task, first.limits).test
