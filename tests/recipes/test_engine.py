@@ -366,10 +366,10 @@ def test_cells_that_others_build_on_are_handed_out_before_them(options):
     assert not found.failures
 
 
-def test_what_builds_on_a_cell_that_failed_is_not_tried(options, monkeypatch):
+def test_what_builds_on_a_cell_that_failed_is_not_tried_nor_is_that_cell_again(options, monkeypatch):
     monkeypatch.setattr(SumCell, "run", None)
     with Lab(options) as lab:
-        found = lab.run([SumCell(numbers=(2.0, 9.0)), HalfCell(number=2.0)])
+        found = lab.run([SumCell(numbers=(2.0, 9.0)), HalfCell(number=2.0), HalfCell(number=9.0)])
     assert found.failures == {
         "half-of-9-s0": "DataError: 9 is too large.",
         "sum-s0": "It builds on half-of-9-s0, which failed.",

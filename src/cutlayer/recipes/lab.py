@@ -344,8 +344,9 @@ class Lab:
             Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
         """
         wanted = list(dict.fromkeys(cells))
-        missing = [cell for cell in wanted if self._store(cell).get(cell) is None]
-        needed = [need for cell in missing for need in cell.needs]
+        results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
+        missing = [cell for cell in wanted if cell not in results]
+        needed = dict.fromkeys(need for cell in missing for need in cell.needs)
         before = self.run(needed) if needed else Outcomes({})
         failures = dict(before.failures)
 
@@ -356,8 +357,8 @@ class Lab:
         lost = {cell: need for cell in missing for need in cell.needs if need not in before.results}
         for cell, need in lost.items():
             failed(cell, f"It builds on {need.name}, which failed.")
-        results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
-        missing = [cell for cell in wanted if cell not in results and cell not in lost]
+        results |= {cell: before.results[cell] for cell in missing if cell in before.results}
+        missing = [cell for cell in missing if cell not in lost and cell not in needed]
         begun = len(wanted) - len(missing)
         self.progress.update("cells", begun, len(wanted), missing[0].name if missing else "")
         work = (_work(self.options, cell) for cell in missing)

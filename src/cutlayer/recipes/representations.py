@@ -82,7 +82,7 @@ class GeometryCell(Cell):
 
     @property
     def trained(self) -> Mapping[str, WordTrainingCell]:
-        """The same with this cell's seed."""
+        """Trainings by arm, with this cell's seed."""
         return {name: cell.model_copy(update={"seed": self.seed}) for name, cell in self.arms.items()}
 
     @property

@@ -361,8 +361,8 @@ class _Training:
         denoiser = build_denoiser(self._shape)
         denoiser.draw(spec.seed)
         denoiser.to(self._pairing.device)
-        learnt_from = len(tokens) - len(tokens.kept_back)
-        spread = np.arange(min(_SCALED_BY, learnt_from)) * learnt_from // min(_SCALED_BY, learnt_from)
+        scaled_by = min(_SCALED_BY, tokens.learnt_from)
+        spread = np.arange(scaled_by) * tokens.learnt_from // scaled_by
         sample = self._batches(tokens.select(tokens.learnt(spread)), trained_at, [spec.seed, number, spec.steps + 1])
         noisy, clean = zip(*((batch.noisy, batch.clean) for batch in sample), strict=True)
         denoiser.fit_scales(torch.cat(noisy), torch.cat(clean), self._pairing.table)

@@ -24,7 +24,7 @@ PublicFile: TypeAlias = tuple[str, Iterable[tuple[str, ...]]]
 _KEPT_BACK = 500
 """Texts that are measured on, and not learnt from; a tenth of all where there are fewer."""
 DRAWN_TOGETHER: Final = 16
-"""Steps whose texts are drawn together and dealt by length: else half of all places, and more, were padding."""
+"""Steps whose texts are drawn together and dealt by length: else more than half of all places were padding."""
 _CHUNK = 2000
 """Texts that are tokenised together."""
 
@@ -93,6 +93,11 @@ class PublicTokens:
         count = min(_KEPT_BACK, max(1, len(self) // 10))
         return [number * len(self) // count for number in range(count)]
 
+    @property
+    def learnt_from(self) -> int:
+        """How many texts are not kept back."""
+        return len(self) - len(self.kept_back)
+
     def learnt(self, places: NDArray[np.int64]) -> list[int]:
         """The texts that stand at places `[n]` among those that are not kept back, by number."""
         kept = np.array(self.kept_back)
@@ -112,7 +117,7 @@ class PublicTokens:
         """
         together, place = divmod(step, DRAWN_TOGETHER)
         rng = np.random.Generator(np.random.PCG64([*seed, together, 1]))
-        places = rng.integers(len(self) - len(self.kept_back), size=DRAWN_TOGETHER * size)
+        places = rng.integers(self.learnt_from, size=DRAWN_TOGETHER * size)
         drawn = np.array(self.learnt(places))
         batches = epoch_batches(self.lengths(drawn), batch_size=size, rng=rng, group_by_length=True)
         numbers: list[int] = drawn[batches[place]].tolist()
