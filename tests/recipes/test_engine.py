@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import copy
 import json
+from functools import partial
 
 import pandas
 import pytest
 
 from cutlayer.core import ConfigError, Spec
-from cutlayer.core.executors import InProcess, executor
+from cutlayer.core.executors import Done, executor
+from cutlayer.core.worker import attempt
 from cutlayer.customer import Silent
 from cutlayer.recipes import RECIPES, layouts
 from cutlayer.recipes.claims import above, alike, all_below, at_least, at_most, both, falls, where_read
 from cutlayer.recipes.figures import Figure
-from cutlayer.recipes.lab import Lab, Outcomes
+from cutlayer.recipes.lab import Lab, Outcomes, run_cell
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Measure, Number
 from cutlayer.recipes.options import RecipeConfig, RecipeOptions, Size, read_yaml
@@ -349,20 +351,32 @@ def test_failed_cells_of_one_name_are_each_told(recipe, options, monkeypatch):
     assert sorted(report.failures.values()) == ["DataError: 10 is too large.", "DataError: 9 is too large."]
 
 
-def test_cells_that_others_build_on_are_handed_out_before_them(options):
-    """So that workers compute them beside each other, and none waits for another's."""
-    handed = []
+class LatestFirst:
+    """Takes all the work that there is, and finishes what came last first."""
 
-    class Noting(InProcess):
-        def run(self, function, arguments, *, in_order=False):
-            arguments = list(arguments)
-            handed.append([json.loads(work)["cell"] for work in arguments])
-            return super().run(function, arguments, in_order=in_order)
+    def __init__(self):
+        self.handed = []
 
-    with Lab(options, pool=Noting(packages=("tests.recipes", "cutlayer"))) as lab:
-        found = lab.run([SumCell(numbers=(2.0, 4.0)), SumCell(numbers=(4.0, 6.0)), HalfCell(number=2.0)])
-    assert [[cell.get("number") for cell in phase] for phase in handed] == [[2.0, 4.0, 6.0], [None, None]]
-    assert [each.share for each in found.results.values()] == pytest.approx([0.3, 0.5, 0.1])
+    def run(self, function, arguments, *, in_order=False):
+        given, flying = iter(arguments), []
+        while True:
+            while (argument := next(given, None)) is not None:
+                flying.append((len(self.handed), argument))
+                self.handed.append(json.loads(argument)["cell"])
+            if not flying:
+                return
+            index, argument = flying.pop()
+            yield Done.of(index, attempt(partial(run_cell, argument)))
+
+
+def test_a_cell_is_handed_out_as_soon_as_those_are_done_that_it_builds_on(options):
+    """Neither before, when a worker would wait for another's, nor as late as what it does not need."""
+    pool = LatestFirst()
+    with Lab(options, pool=pool) as lab:
+        found = lab.run([SumCell(numbers=(2.0, 4.0)), SumCell(numbers=(6.0, 8.0)), HalfCell(number=2.0)])
+    told = [cell.get("number", cell.get("numbers")) for cell in pool.handed]
+    assert told == [2.0, 4.0, 6.0, 8.0, [6.0, 8.0], [2.0, 4.0]]
+    assert [each.share for each in found.results.values()] == pytest.approx([0.3, 0.7, 0.1])
     assert not found.failures
 
 

@@ -66,7 +66,7 @@ Pieces = Generator[Done, None, None]
 class Executor(Protocol):
     """Computes pieces of work."""
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
+    def run(self, function: str, arguments: Iterable[str | None], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument.
 
         However many arguments there are, only a few pieces are in flight: the next argument is asked for when a piece
@@ -74,7 +74,8 @@ class Executor(Protocol):
 
         Args:
             function: `package.module:name` of a function from `str` to `str`.
-            arguments: What it is called with; asked for in this thread.
+            arguments: What it is called with; asked for in this thread. None says that the next one depends on pieces
+                in flight: it is asked for again when one of them is done.
             in_order: Whether pieces come in the order of their arguments, or as they are done.
 
         Returns:
@@ -122,12 +123,11 @@ class InProcess:
     def __init__(self, *, packages: Sequence[str] = OWN) -> None:
         self._packages = packages
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
+    def run(self, function: str, arguments: Iterable[str | None], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument; see `Executor.run`. Pieces come in order in any case."""
         called = find(function, self._packages)
-        return (
-            Done.of(index, attempt(functools.partial(called, argument))) for index, argument in enumerate(arguments)
-        )
+        given = (argument for argument in arguments if argument is not None)
+        return (Done.of(index, attempt(functools.partial(called, argument))) for index, argument in enumerate(given))
 
 
 class Processes:
@@ -144,7 +144,7 @@ class Processes:
     def __init__(self, jobs: int, *, packages: Sequence[str] = OWN) -> None:
         self._jobs, self._packages = jobs, packages
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
+    def run(self, function: str, arguments: Iterable[str | None], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument; see `Executor.run`."""
         check_name(function, self._packages)
         pool = functools.partial(_Workers, self._jobs, function, self._packages)
@@ -164,7 +164,7 @@ class RayCluster:
     def __init__(self, address: str, *, packages: Sequence[str] = OWN) -> None:
         self._address, self._packages = address, packages
 
-    def run(self, function: str, arguments: Iterable[str], *, in_order: bool = False) -> Pieces:
+    def run(self, function: str, arguments: Iterable[str | None], *, in_order: bool = False) -> Pieces:
         """Calls a function with each argument; see `Executor.run`.
 
         Raises:
@@ -200,15 +200,16 @@ class _Pool(Protocol):
         ...
 
 
-def _windowed(make_pool: Callable[[], _Pool], arguments: Iterable[str], *, in_order: bool) -> Pieces:
+def _windowed(make_pool: Callable[[], _Pool], arguments: Iterable[str | None], *, in_order: bool) -> Pieces:
     """Pieces as they are done, as many in flight as the pool takes; one that waits for its turn counts."""
-    numbered = enumerate(arguments)
-    flying, handed_out = 0, 0
+    given = iter(arguments)
+    submitted, flying, handed_out = 0, 0, 0
     held: dict[int, Done] = {}
     with contextlib.closing(make_pool()) as pool:
         while True:
-            while flying < pool.capacity and (piece := next(numbered, None)) is not None:
-                pool.submit(*piece)
+            while flying < pool.capacity and (argument := next(given, None)) is not None:
+                pool.submit(submitted, argument)
+                submitted += 1
                 flying += 1
             if not flying:
                 return

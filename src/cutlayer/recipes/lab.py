@@ -336,7 +336,7 @@ class Lab:
         return found
 
     def run(self, cells: Iterable[Cell]) -> Outcomes:
-        """Results of cells: those in the store are taken from it, the others are computed, after those that they need.
+        """Results of cells: those in the store are taken from it, the others are computed, each after what it needs.
 
         A cell that fails is reported by its name, and the others go on, but for those that build on it.
 
@@ -344,34 +344,61 @@ class Lab:
             Stopped: The user interrupted; what is finished is kept, and a cell that was begun goes on.
         """
         wanted = list(dict.fromkeys(cells))
-        results = {cell: found for cell in wanted if (found := self._store(cell).get(cell)) is not None}
-        missing = [cell for cell in wanted if cell not in results]
-        needed = dict.fromkeys(need for cell in missing for need in cell.needs)
-        before = self.run(needed) if needed else Outcomes({})
-        failures = dict(before.failures)
+        results: dict[Cell, Any] = {}
+        missing: dict[Cell, None] = {}
 
-        def failed(cell: Cell, why: str) -> None:
-            # cells that differ in their settings alone may share a name
-            failures[cell.name if cell.name not in failures else self._store(cell).path(cell).stem] = why
+        def look_up(cell: Cell) -> None:
+            if cell in results or cell in missing:
+                return
+            if (found := self._store(cell).get(cell)) is not None:
+                results[cell] = found
+                return
+            for need in cell.needs:
+                look_up(need)
+            missing[cell] = None  # behind what it needs
 
-        lost = {cell: need for cell in missing for need in cell.needs if need not in before.results}
-        for cell, need in lost.items():
-            failed(cell, f"It builds on {need.name}, which failed.")
-        results |= {cell: before.results[cell] for cell in missing if cell in before.results}
-        missing = [cell for cell in missing if cell not in lost and cell not in needed]
-        begun = len(wanted) - len(missing)
-        self.progress.update("cells", begun, len(wanted), missing[0].name if missing else "")
-        work = (_work(self.options, cell) for cell in missing)
+        for cell in wanted:
+            look_up(cell)
+        failed: dict[Cell, str] = {}
+        handed_out: list[Cell] = []
+
+        def work() -> Iterator[str | None]:
+            waiting = dict(missing)
+            while waiting:
+                before = len(waiting)
+                for cell in tuple(waiting):
+                    needs = cell.needs
+                    lost = next((need for need in needs if need in failed), None)
+                    if lost is not None:
+                        failed[cell] = f"It builds on {lost.name}, which failed."
+                        del waiting[cell]
+                    elif all(need in results for need in needs):
+                        handed_out.append(cell)
+                        del waiting[cell]
+                        yield _work(self.options, cell)
+                if len(waiting) == before:
+                    yield None  # until one that others need is done
+
+        known = len(results)
+        everything = known + len(missing)
+        self.progress.update("cells", known, everything, next((cell.name for cell in missing), ""))
         # closed, so that no worker goes on where this loop is left
-        with _used_here(self), closing(self._pool.run(f"{__name__}:{run_cell.__name__}", work)) as finished:
+        with _used_here(self), closing(self._pool.run(f"{__name__}:{run_cell.__name__}", work())) as finished:
             for number, done in enumerate(finished, start=1):
-                cell = missing[done.index]
+                cell = handed_out[done.index]
                 if done.failure is not None:
-                    failed(cell, f"{done.failure.kind}: {done.failure.message}")
+                    failed[cell] = f"{done.failure.kind}: {done.failure.message}"
                 else:
                     results[cell] = self._store(cell).get(cell)
-                self.progress.update("cells", begun + number, len(wanted), cell.name)
-        return Outcomes({cell: results[cell] for cell in wanted if cell in results}, failures)
+                self.progress.update("cells", known + number, everything, cell.name)
+        return Outcomes({cell: results[cell] for cell in wanted if cell in results}, self._by_name(failed))
+
+    def _by_name(self, failed: Mapping[Cell, str]) -> dict[str, str]:
+        """Why cells failed; one whose name another has, too, by its file's."""
+        why: dict[str, str] = {}
+        for cell, reason in failed.items():
+            why[cell.name if cell.name not in why else self._store(cell).path(cell).stem] = reason
+        return why
 
     def close(self) -> None:
         """Ends the vendors, and removes what no later run needs."""

@@ -69,6 +69,20 @@ def test_every_piece_is_computed_once_and_known_by_its_place(either: Executor) -
     assert [found["number"] for found in results(by_number(done))] == list(range(9))
 
 
+def test_an_argument_may_wait_for_another_piece(either: Executor) -> None:
+    done: dict[int, Done] = {}
+
+    def told() -> Iterator[str | None]:
+        yield from numbered(2)
+        while len(done) < 2:
+            yield None
+        yield from pieces({"number": 2})
+
+    for piece in either.run(BEHAVE, told()):
+        done |= {piece.index: piece}
+    assert [found["number"] for found in results(by_number([*done.values()]))] == [0, 1, 2]
+
+
 def test_this_process_computes_unless_asked_otherwise() -> None:
     assert {found["process"] for found in results(list(executor(packages=PACKAGES).run(BEHAVE, numbered(3))))} == {
         os.getpid()
