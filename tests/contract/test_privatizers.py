@@ -34,6 +34,7 @@ from cutlayer.privacy import (
     build_privatizer,
 )
 from cutlayer.privacy.privatizers import privatizer as privatizer_module
+from cutlayer.privacy.privatizers import vector as vector_module
 from tests.contract.noise_checks import ALPHA, stream
 from tests.quick import slow_but
 
@@ -340,6 +341,17 @@ def test_clipped_rows_are_noisy_rows_no_longer_than_any_row_of_a_token() -> None
     along = nn.functional.cosine_similarity(rows[long], noisy[long])
     assert float((1 - along).abs().max()) < 1e-9
     assert float((rows[long].norm(dim=1) - largest).abs().max()) < 1e-6
+
+
+def test_what_rows_are_clipped_to_is_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It goes through the whole table, and a call of `embed` has many frames."""
+    looked: list[int] = []
+    longest = vector_module.largest_norm
+    monkeypatch.setattr(vector_module, "largest_norm", lambda *given: looked.append(1) or longest(*given))
+    privatizer = build(Vector(eta=12, clip=True))
+    for _ in range(3):
+        privatizer.tokens(Tokens((Ragged.from_lists([[5, 6], [7]]),)), labels=None)
+    assert looked == [1]
 
 
 def test_clipping_has_a_name_and_draws_of_its_own_and_the_same_promise() -> None:

@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save
 
 from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Place, Rows, StorageError, VendorError
 from cutlayer.core.denoiser import light_shape
-from cutlayer.customer import Client
+from cutlayer.customer import Client, denoising
 from cutlayer.customer import embed as embedding
 from cutlayer.customer.link import QueryLink
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
 from cutlayer.models.denoiser import Denoiser, build_denoiser
-from cutlayer.privacy import PrivacySpec, TextToText, Vector
+from cutlayer.privacy import PrivacySpec, TextToText, Vector, Words
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import train_denoisers
@@ -261,7 +261,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
     "too small": (spoil_file(lambda tensors: b"x"), VendorError, "has 1 bytes"),
     "no safetensors": (spoil_file(lambda tensors: b"\xff" * (len(save(tensors)))), StorageError, "cannot be read"),
     "another shape": (spoil_manifest(shape=HUGE), VendorError, "and its shape"),
-    "other weights": (spoil_manifest(fingerprint="0" * 64), ConfigError, "it has none"),
+    "other weights": (spoil_manifest(fingerprint="0" * 64), ConfigError, "and no other for this model"),
     "another table": (
         spoil_manifest(table="0" * 64), ConfigError, r"some for vector with clip in bf16 \(of another token table\)"
     ),
@@ -318,6 +318,37 @@ def test_rows_with_noise_on_special_tokens_have_no_denoiser(data_dir: Path, api_
         assert client.embed(TEST, privacy=Vector(eta=20), progress=None).denoised_for is not None
 
 
+def test_texts_are_denoised_a_few_at_a_time(
+    data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However many texts a frame has, and with the same result."""
+    train(data_dir, ROWS)
+    seen: list[int] = []
+    forward = Denoiser.forward
+
+    def noting(denoiser: Denoiser, *given: torch.Tensor) -> torch.Tensor:
+        seen.append(given[3].numel())
+        return forward(denoiser, *given)
+
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        together = client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
+        monkeypatch.setattr(denoising, "_POSITIONS", 40)
+        monkeypatch.setattr(Denoiser, "forward", noting)
+        apart = client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
+    assert len(seen) > 1
+    assert max(seen) <= 40
+    assert np.allclose(together.values, apart.values, atol=1e-5)
+
+
+def test_words_have_no_denoiser(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    pytest.importorskip("spacy", reason="the tagger needs spaCy: pip install 'cutlayer[words]'")
+    train(data_dir, DenoisedReleases())
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(ConfigError, match=r"mechanism = 'words': has no denoiser.*Take text-to-text or vector"):
+            client.embed(TEST, privacy=Words(eta=20, space="starter"), progress=None)
+        assert not any(entry.texts for entry in client.ledger.frames())
+
+
 def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp_path: Path) -> None:
     info = train(data_dir, ROWS)
     with customer(data_dir, api_key, tmp_path / "home") as client:
@@ -325,6 +356,8 @@ def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp
             client.embed(TEST, privacy=Vector(eta=1e6, clip=True), progress=None)
         assert not any(entry.texts for entry in client.ledger.frames())
         clear = client.embed(TEST, eta=math.inf, progress=None)
+        with pytest.raises(ConfigError, match="nothing to take out"):
+            client.embed(TEST, eta=math.inf, denoiser=info.denoiser, progress=None)
     assert clear.denoised_for is None
 
 

@@ -6,7 +6,7 @@ import json
 import math
 import traceback
 from collections.abc import Callable
-from contextlib import closing
+from contextlib import ExitStack, closing
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from numpy.typing import NDArray
 from sentence_transformers import SentenceTransformer
 from transformers import AutoModel, AutoTokenizer, T5EncoderModel
@@ -35,7 +36,7 @@ from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, families_first, make_model
 from tests.promises.accounts import Watched, check_queries_accounted
-from tests.promises.runs import TEST, TRAIN, customer, served
+from tests.promises.runs import TEST, TRAIN, customer, finetune, served
 from tests.promises.script import Due
 from tests.promises.test_families import corpus, write_model
 from tests.promises.test_one_door import check_no_canary
@@ -381,6 +382,46 @@ def test_a_folder_says_how_its_embeddings_are_made(
     (tmp_path / "modules.json").write_text("{")
     with pytest.raises(ModelError, match="cannot be read"):
         embedding_spec(str(tmp_path), model)
+
+
+def test_a_model_whose_embeddings_are_not_supported_serves_all_else(tmp_path: Path) -> None:
+    """Its vendor is told so at once, and a customer before anything leaves."""
+    folder = write_model("bert", tmp_path / "model")
+    (folder / "modules.json").write_text('[{"type": "sentence_transformers.models.Dense", "path": "2_Dense"}]')
+    with ExitStack() as stack:
+        with pytest.warns(CutlayerWarning, match="offered without embeddings.*'Dense'"):
+            client = stack.enter_context(served(str(folder), tmp_path))
+        with pytest.raises(ModelError, match="offers no embeddings of model"):
+            client.embed(["a"], eta=6, denoiser="none", progress=None)
+        assert not any(entry.texts for entry in client.ledger.frames())
+        made = finetune(client, train=corpus(40, 1, pairs=False), test=corpus(10, 2, pairs=False))
+    assert made.adapter_id
+
+
+@pytest.mark.parametrize(
+    ("error", "offline", "said"),
+    [
+        (LocalEntryNotFoundError("away"), False, "The hub does not answer, and modules.json of 'org/model'"),
+        (LocalEntryNotFoundError("away"), True, None),
+        (EntryNotFoundError("404"), False, None),
+    ],
+)
+def test_a_hub_that_does_not_answer_is_no_answer(
+    error: Exception, offline: bool, said: str | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A connection that fails while a vendor is set up must not decide how its model pools."""
+
+    def asked(*given: str) -> str:
+        raise error
+
+    monkeypatch.setattr("cutlayer.models.embedding.hf_hub_download", asked)
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", offline)
+    model = make_model("bert", Head.CLASSIFICATION)
+    if said is None:
+        assert embedding_spec("org/model", model).pooling == "mean"
+    else:
+        with pytest.raises(ModelError, match=said):
+            embedding_spec("org/model", model)
 
 
 @pytest.mark.parametrize("pooling", ["mean", "cls", "last", "max"])

@@ -145,6 +145,6 @@ def test_embeddings_of_many_texts_take_as_little(form: Form, data_dir: Path, api
     up = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
     tensors = [frame.tensors() for frame in up if frame.route is routes.EMBEDDINGS]
     numbers = sum(each[form.value].numel() for each in tensors)
-    assert numbers == first.tokens if form is Form.IDS else 32 * (first.tokens + 2 * EMBEDDED)
+    assert numbers == (first.tokens if form is Form.IDS else 32 * (first.tokens + 2 * EMBEDDED))
     assert 2 * numbers < sum(frame.size for frame in up if frame.route is routes.EMBEDDINGS) < first.uplink_bytes
     assert first.uplink_bytes / numbers <= (2.2 if form is Form.IDS else 2.05)

@@ -79,7 +79,8 @@ def test_what_cannot_be_embedded_is_refused(at_vendor: VendorProcess, notes: Pat
     assert code("--eta", 6, output=tmp_path / "notes.txt") == 2
     assert code("--eta", 6, "--clip") == 3
     assert code() == 2  # eta has no default
-    assert code("--eta", 6, "--mechanism", "vector", "--clip", "--place", "activations") == 2
+    assert code("--eta", 6, "--mechanism", "vector", "--clip", "--place", "activations") == 2  # there is no --place
+    assert code("--eta", 6, "--denoiser", "best") == 3
     assert code("--eta", 6, "--denoiser", "none", file=empty) == 4
     assert code("--eta", 6) == 3  # the vendor has no denoiser
     assert code("--eta", 6, "--model", "other") == 5
@@ -87,6 +88,13 @@ def test_what_cannot_be_embedded_is_refused(at_vendor: VendorProcess, notes: Pat
     at_vendor.kill()
     assert code("--eta", 7) == 7
     assert not out.exists()
+
+
+def test_a_model_that_is_not_on_offer_is_named(data_dir: Path, run: Run) -> None:
+    for command in (("list",), ("remove", "--id", "0" * 32)):
+        ran = run("vendor", "denoiser", *command, "--data-dir", data_dir, "--model", "tyni", "--json")
+        assert ran.code == 3
+        assert "--model = 'tyni': must be one of tiny" in ran.err
 
 
 def test_list_names_a_denoiser_that_cannot_be_read(data_dir: Path, run: Run) -> None:

@@ -22,7 +22,7 @@ from cutlayer.core.deadline import check_time
 from cutlayer.models import Bottom
 from cutlayer.privacy.mechanisms import find_mechanism
 from cutlayer.privacy.mechanisms.mechanism import Float64
-from cutlayer.privacy.replacement import clip_rows, drawn, largest_norm, noisy_rows, replacements
+from cutlayer.privacy.replacement import drawn, largest_norm, noisy_rows, replacements
 
 _NUMBERS = 2**22
 """float64 numbers of noise that are held at a time."""
@@ -206,11 +206,10 @@ def _noisy(
     if table is None:
         raise Inapplicable("Noise is added to rows of the embedding table, which the attacker was not granted.")
 
-    largest = largest_norm(table, knowledge.candidates) if noise.privacy.clipped else None
+    longest = largest_norm(table, knowledge.candidates) if noise.privacy.clipped else None
 
     def made(ids: Tensor, drawn: Float64) -> Tensor:
-        noisy = noisy_rows(table[ids], drawn)
-        return (noisy if largest is None else clip_rows(noisy, largest)).float()
+        return noisy_rows(table[ids], drawn, longest=longest).float()
 
     return _each(tokens, table.shape[1], noise, rng, classes, made)
 

@@ -18,6 +18,10 @@ from cutlayer.vendor.denoiser_settings import DENOISER, DenoisedReleases, Denois
 if TYPE_CHECKING:
     from cutlayer.wire.denoisers import DenoiserInfo
 
+_COLUMNS = (
+    *("etas", "trained at", "texts"),
+    *("cosine, noisy", "denoised", "without the answer", "mean of all", "MSE, noisy", "denoised"),
+)
 denoisers = typer.Typer(no_args_is_help=True, help="Denoisers of a model's embeddings, which customers run at home.")
 
 
@@ -79,6 +83,7 @@ def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
     from cutlayer.vendor.denoisers import read_denoisers, unfinished
 
     output, settings = Output(as_json=as_json), VendorSettings.load(place.data_dir)
+    settings.check_model(place.model)
     (found, unreadable), begun = read_denoisers(settings, place.model), unfinished(settings, place.model)
     for each in found:
         _show(output, place.model, each)
@@ -106,13 +111,14 @@ def remove(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Offer a denoiser no longer, or give up an unfinished training. Customers who have fetched it keep it."""
+    """Offer a denoiser no longer, or give up an unfinished training. Customers no longer embed with it."""
     from cutlayer.core import ConfigError
     from cutlayer.vendor import VendorSettings
     from cutlayer.vendor.denoisers import remove_denoiser
 
-    output = Output(as_json=as_json)
-    if not remove_denoiser(VendorSettings.load(place.data_dir), place.model, denoiser):
+    output, settings = Output(as_json=as_json), VendorSettings.load(place.data_dir)
+    settings.check_model(place.model)
+    if not remove_denoiser(settings, place.model, denoiser):
         raise ConfigError(f"{place.model} has no denoiser {denoiser!r}.", remedy="See: cutlayer vendor denoiser list.")
     output.show(f"Removed denoiser {denoiser} of {place.model}.")
     output.result({"model": place.model, "denoiser": denoiser})
@@ -124,19 +130,22 @@ def _called(source: str) -> str:
 
 
 def _show(output: Output, model: str, made: DenoiserInfo) -> None:
-    rows = f", {made.wire_type}" if made.form == "rows" else ""
+    noise = "" if made.noise == DenoisedReleases.model_fields["noise"].default else f", noise {made.noise}"
+    control = ", a control without the model's answer" * made.without_answer
     output.table(
-        f"Denoiser {made.denoiser} of {model}: {made.shape.kind}, for {made.mechanism}{' with clip' * made.clip}{rows}",
-        ("etas", "trained at", "cosine, noisy", "denoised", "without the answer", "mean of all", "texts"),
+        f"Denoiser {made.denoiser} of {model}: {made.shape.kind}, for {made.releases}{noise}{control}",
+        _COLUMNS,
         [
             (
                 f"{each.lowest:g} to {each.highest:g}",
                 ", ".join(f"{eta:g}" for eta in each.trained_at),
+                str(each.n),
                 f"{each.noisy.cosine:.3f}",
                 f"{each.denoised.cosine:.3f}",
                 f"{each.without_answer.cosine:.3f}",
                 f"{each.mean_embedding.cosine:.3f}",
-                str(each.n),
+                f"{each.noisy.mse:.3g}",
+                f"{each.denoised.mse:.3g}",
             )
             for each in made.groups
         ],

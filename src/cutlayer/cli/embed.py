@@ -11,7 +11,7 @@ import typer
 from cutlayer.cli.command import Part, settings_command
 from cutlayer.cli.files import check_not_input, whole_file
 from cutlayer.cli.options import DATA_HELP, RELEASE, AsJson, Customer, warn_unprotected
-from cutlayer.cli.output import Output
+from cutlayer.cli.output import Output, fields
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
 from cutlayer.customer.columns import TEXTS, DataSpec
@@ -65,6 +65,8 @@ def embed(
 
         finish(fill)
     output.show(f"Embedded {len(found.values)} texts, {found.values.shape[1]} numbers each: {files.output}")
+    taken_out = "none" if found.denoised_for is None else "for eta {:g} to {:g}".format(*found.denoised_for)
+    output.show(f"- Guarantee: {found.guarantee}. Denoiser: {taken_out}")
     output.show(f"- Sent: {found.sent} texts, {found.uplink_bytes} bytes; received: {found.downlink_bytes} bytes")
     output.show(
         f"- Texts cut, because the model or --max-length takes no more: {found.cut_texts} of {len(found.values)}"
@@ -83,6 +85,7 @@ def embed(
             "downlink_bytes": found.downlink_bytes,
             "denoised_for": found.denoised_for,
             "guarantee": found.guarantee.model_dump(mode="json"),
+            "deviations": [fields(each) for each in found.deviations],
             "no_privacy": math.isinf(found.eta),
             "unsafe_noise": seed is not None,
         }

@@ -78,7 +78,7 @@ class ModelError(CutlayerError):
 
 
 class UnsupportedArchitectureError(ModelError):
-    """The model's family, or a part of its configuration, is not one that can be cut exactly."""
+    """The model's family, or a part of its configuration, is not supported."""
 
 
 class PrivacyError(CutlayerError):

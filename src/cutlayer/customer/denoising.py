@@ -14,19 +14,19 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Fault, Place, Rows, StorageError, Tokens, VendorError
+from cutlayer.core import ConfigError, Deviation, Fault, Place, Rows, StorageError, Tokens, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.gate import Gate
-from cutlayer.customer.handout import Offer, accepted_bytes, fetch_file
+from cutlayer.customer.handout import MOST_BYTES, Offer, accepted_bytes, fetch_file
 from cutlayer.customer.home import Home
 from cutlayer.customer.progress import Progress
 from cutlayer.customer.settings import RunSpec
-from cutlayer.models import Archive
+from cutlayer.models.batches import padded_batches
 from cutlayer.models.denoiser import Denoiser, build_denoiser
-from cutlayer.privacy import Release, table_fingerprint
+from cutlayer.privacy import Release
 from cutlayer.wire import Form, routes
-from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo, DenoiserList
+from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo, DenoiserList, releases_told
 
 _HEADER = 2**16
 """Most bytes of a denoiser's file beside its numbers."""
@@ -34,13 +34,17 @@ _TRIED_ON = 8
 """Tokens, as if a text had them, on which a denoiser is tried."""
 
 
+_POSITIONS = 2**12
+"""Tokens of texts that are denoised together, padding included: the paper's denoiser holds some 90 kB for each."""
+
+
 @dataclass(frozen=True)
 class Denoising:
     """A denoiser, and what it needs of the customer's own side.
 
     Attributes:
-        denoiser: With its weights, in evaluation mode.
-        table: `[vocabulary, width]`: rows of tokens as they were.
+        denoiser: With its weights, in evaluation mode, where it is to be computed.
+        table: `[vocabulary, width]` on the CPU: rows of tokens as they were.
         opening: Special tokens before each text.
         without_answer: Whether the vendor's answer is masked: the denoiser is a control, which was trained so.
     """
@@ -49,6 +53,11 @@ class Denoising:
     table: Tensor
     opening: int
     without_answer: bool = False
+
+    @property
+    def deviations(self) -> tuple[Deviation, ...]:
+        """Where the denoiser differs from the paper's."""
+        return self.denoiser.deviations
 
     @torch.no_grad()
     def __call__(self, noisy: Tensor, tokens: Tokens, release: Release) -> Tensor:
@@ -62,6 +71,13 @@ class Denoising:
         Raises:
             VendorError: What it makes of them is not finite.
         """
+        parts = padded_batches(tokens.segments[0].lengths, _POSITIONS)
+        found = torch.cat([self._some(noisy[part], tokens.select(part), release.select(part)) for part in parts])
+        if not bool(found.isfinite().all()):
+            raise _other("of these texts' answers it makes numbers that are not finite")
+        return found
+
+    def _some(self, noisy: Tensor, tokens: Tokens, release: Release) -> Tensor:
         (ids,) = tokens.segments
         clean = ids.with_values(self.table[ids.values]).padded(0.0)
         if isinstance(release.payload, Rows):
@@ -71,21 +87,21 @@ class Denoising:
             rows = released.with_values(self.table[released.values]).padded(0.0)
         if self.without_answer:
             noisy = self.denoiser.unanswered(noisy)
-        found: Tensor = self.denoiser(noisy, rows, rows - clean, ids.mask().bool())
-        if not bool(found.isfinite().all()):
-            raise _other("of these texts' answers it makes numbers that are not finite")
-        return found
+        device = self.denoiser.center.device
+        given = (each.to(device) for each in (noisy, rows, rows - clean, ids.mask().bool()))
+        found: Tensor = self.denoiser(*given)
+        return found.cpu()
 
 
 def find_denoiser(
-    gate: Gate, offer: Offer, archive: Archive, spec: RunSpec, asked: str
+    gate: Gate, offer: Offer, table: str, spec: RunSpec, asked: str
 ) -> tuple[DenoiserInfo, DenoiserGroup]:
     """The vendor's denoiser for these releases.
 
     Args:
         gate: The door.
         offer: The vendor's model.
-        archive: What it handed out.
+        table: Names the table of tokens that it handed out.
         spec: The settings.
         asked: Which, by its id; `AUTO` for the one whose embeddings came nearest on public text. A control, which has
             no use for the vendor's answer, is found by its id alone.
@@ -99,9 +115,14 @@ def find_denoiser(
             [Fault("place", spec.privacy.place.value, why)],
             remedy="Leave it out, or give denoiser none (--denoiser none) for embeddings as they come.",
         )
+    if not table:
+        raise ConfigError(
+            [Fault("mechanism", spec.privacy.mechanism, "has no denoiser: how far each token was moved is not known")],
+            remedy="Take text-to-text or vector, or give denoiser none (--denoiser none) for embeddings as they come.",
+        )
     listed = gate.send(routes.DENOISERS, {"model": offer.model.name}).expect(DenoiserList).denoisers
     listed = tuple(each for each in listed if each.denoiser == asked or (asked == AUTO and not each.without_answer))
-    privacy, wanted = spec.privacy, _wanted(offer, archive, spec)
+    privacy, wanted = spec.privacy, _wanted(offer, table, spec)
     fitting = [each for each in listed if _fits(each, wanted)]
     serving = [
         (group.denoised.cosine, each, group)
@@ -116,13 +137,15 @@ def find_denoiser(
     if fitting:
         ranges = ", ".join(f"{group.lowest:g} to {group.highest:g}" for each in fitting for group in each.groups)
         raise ConfigError([Fault("eta", privacy.eta, f"has no denoiser; there are some for {ranges}")], remedy=remedy)
-    others = ", ".join(sorted({_named(each) + _differing(each, wanted) for each in listed}))
+    others = ", ".join(sorted({each.releases + _differing(each, wanted) for each in listed}))
+    rows = spec.wire_type if spec.form is Form.ROWS else None
+    releases = releases_told(privacy.mechanism, clip=privacy.clipped, rows=rows)
     if asked != AUTO:
-        why = f"is for {others}, and not for {_asked(spec)} of this model" if listed else "is none of the vendor's"
+        why = f"is for {others}, and not for {releases} of this model" if listed else "is none of the vendor's"
         raise ConfigError([Fault("denoiser", asked, why)], remedy=remedy)
     raise ConfigError(
-        f"The vendor has no denoiser for {_asked(spec)} of {offer.model.name}"
-        + (f"; there are some for {others}." if others else "; it has none."),
+        f"The vendor has no denoiser for {releases} of {offer.model.name}"
+        + (f"; there are some for {others}." if others else ", and no other for this model."),
         remedy=remedy,
     )
 
@@ -148,16 +171,6 @@ def why_not(group: DenoiserGroup) -> str | None:
     )
 
 
-def _asked(spec: RunSpec) -> str:
-    rows = f" in {spec.wire_type}" if spec.form is Form.ROWS else ""
-    return f"{spec.privacy.mechanism}{' with clip' if spec.privacy.clipped else ''}{rows}"
-
-
-def _named(info: DenoiserInfo) -> str:
-    rows = f" in {info.wire_type}" if info.form is Form.ROWS else ""
-    return f"{info.mechanism}{' with clip' if info.clip else ''}{rows}"
-
-
 def _differing(info: DenoiserInfo, wanted: Mapping[str, object]) -> str:
     """In which ways that its name does not tell a denoiser is for other releases; nothing where in none."""
     found = []
@@ -173,12 +186,12 @@ def _differing(info: DenoiserInfo, wanted: Mapping[str, object]) -> str:
     return f" ({'; '.join(found)})" if found else ""
 
 
-def _wanted(offer: Offer, archive: Archive, spec: RunSpec) -> dict[str, object]:
+def _wanted(offer: Offer, table: str, spec: RunSpec) -> dict[str, object]:
     privacy, form = spec.privacy, spec.form
     wanted: dict[str, object] = {
         "fingerprint": offer.model.fingerprint,
-        "table": table_fingerprint(archive.table),
-        "embedding": offer.model.embedding,
+        "table": table,
+        "embedding": offer.model.require_embedding(),
         "mechanism": privacy.mechanism,
         "noise": privacy.noise,
         "clip": privacy.clipped,
@@ -220,7 +233,11 @@ def fetch_denoiser(
     if not numbers <= group.file.size <= numbers + _HEADER:
         raise _other(f"its file has {group.file.size} bytes, and its shape {numbers}")
     if group.file.size > (accepted := accepted_bytes()):
-        raise ConfigError(f"The denoiser has {group.file.size} bytes; at most {accepted} are fetched.")
+        raise ConfigError(
+            f"The denoiser has {group.file.size} bytes; at most {accepted} are fetched.",
+            remedy=f"If this machine has the memory for it, set {MOST_BYTES}={group.file.size}; or give denoiser none "
+            "(--denoiser none).",
+        )
     folder = home.denoisers / info.denoiser
     where: dict[str, str | int] = {"model": model, "denoiser": info.denoiser}
     if fetch_file(gate, folder, group.file, routes.DENOISER_FILE, where):
@@ -230,7 +247,8 @@ def fetch_denoiser(
         tensors = load(path.read_bytes())
     except (OSError, ValueError, safetensors.SafetensorError) as error:
         raise StorageError(
-            f"The denoiser in {path} cannot be read.", remedy="Remove the file and try again."
+            f"The denoiser in {path} is as the vendor sent it, and cannot be read.",
+            remedy="Ask the vendor. Give denoiser none (--denoiser none) for embeddings as they come.",
         ) from error
     if {name: tuple(value.shape) for name, value in tensors.items()} != shapes:
         raise _other("its tensors have other names or shapes")

@@ -17,13 +17,13 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Fault, Guarantee, Tokens
+from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Deviation, Fault, Guarantee, Tokens
 from cutlayer.customer.ask import check_texts, frames_of
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, why_not
 from cutlayer.customer.derived import Privatizing, noise_secret, run_privatizing
-from cutlayer.customer.embedding import NONE
+from cutlayer.customer.embedding import AUTO, NONE
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive
 from cutlayer.customer.link import QueryLink, Stored
@@ -65,6 +65,7 @@ class Embedded:
         downlink_bytes: What was received.
         guarantee: What each release promises, and what not.
         denoised_for: The etas that the denoiser is for; `None` where none was used.
+        deviations: Where privatizer and denoiser differ from the papers.
     """
 
     values: NDArray[np.float32]
@@ -77,6 +78,7 @@ class Embedded:
     downlink_bytes: int
     guarantee: Guarantee
     denoised_for: tuple[float, float] | None
+    deviations: tuple[Deviation, ...]
 
 
 _ALL_THERE = "must be left out: of embeddings all blocks are the vendor's"
@@ -171,25 +173,29 @@ class Embeddings:
         spec = settle_embedding(given)
         offer = choose_model(connection.gate(), spec.model or None)
         spec = spec.model_copy(update={"model": offer.model.name})
+        asked = spec.training.max_length or offer.model.require_embedding().max_length
         gate = connection.gate_of(f"embed/{offer.model.name}", spec, offer)
         archives = [each.archive for each in beside if (each.offer, each.spec.cut) == (offer, spec.cut)]
         archive = archives[0] if archives else fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
-        training = spec.training.model_copy(update={"max_length": _longest(archive, offer, spec)})
+        training = spec.training.model_copy(update={"max_length": _longest(archive, offer, asked)})
         spec = spec.model_copy(update={"training": training})
         privatizing = run_privatizing(archive, connection.home, spec)
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.eval()
         chosen = None
+        if denoiser not in (AUTO, NONE) and math.isinf(spec.privacy.eta):
+            raise ConfigError(
+                [Fault("denoiser", denoiser, "has nothing to take out: without privacy there is no noise")]
+            )
         if denoiser != NONE and math.isfinite(spec.privacy.eta):
-            chosen = find_denoiser(gate, offer, archive, spec, denoiser)
+            space = session.privatizer.space
+            chosen = find_denoiser(gate, offer, space.fingerprint, spec, denoiser)
             if not chosen[0].without_answer and (why := why_not(chosen[1])) is not None:
                 remedy = "Ask the vendor for one that was trained longer, or on more text; or give denoiser none."
                 warnings.warn(f"{why} {remedy}", CutlayerWarning, stacklevel=4)
-            if archive.table is None:
-                raise TypeError("a denoiser is for tokens of a table")
-            table, opening = archive.table.detach().float(), len(archive.template.opening)
+            table, opening = space.require_table().float(), len(archive.template.opening)
             fetched = fetch_denoiser(gate, connection.home, table, *chosen, progress, model=offer.model.name)
-            session.denoising = Denoising(fetched, table, opening, chosen[0].without_answer)
+            session.denoising = Denoising(fetched.to(session.device), table, opening, chosen[0].without_answer)
         return cls(connection, spec, offer, session, archive, privatizing, gate, chosen)
 
     def is_current(self, given: FinetuneSpec, denoiser: str) -> bool:
@@ -203,7 +209,8 @@ class Embeddings:
             return False
         if self.denoiser is None:
             return True
-        return self.denoiser == find_denoiser(self.gate, self.offer, self.archive, self.spec, denoiser)
+        table = self.session.privatizer.space.fingerprint
+        return self.denoiser == find_denoiser(self.gate, self.offer, table, self.spec, denoiser)
 
     @property
     def longest(self) -> int:
@@ -302,14 +309,14 @@ class Embeddings:
             session.link = link
             values = self._embed(tokens, link, progress)
         values = values[order.argsort()]
-        return Asked(
-            nn.functional.normalize(values, dim=1) if model.embedding.normalize else values, tokens, order, link
-        )
+        if model.require_embedding().normalize:
+            values = nn.functional.normalize(values, dim=1)
+        return Asked(values, tokens, order, link)
 
     @torch.no_grad()
     def _embed(self, tokens: Tokens, link: EmbeddingLink, progress: Progress) -> Tensor:
         """`[n, width]` fp32, in batches of so many positions as a frame may have, padding included."""
-        values = torch.empty(len(tokens), self.offer.model.embedding.width)
+        values = torch.empty(len(tokens), self.offer.model.require_embedding().width)
         lengths = self.session.segment_lengths(Texts(tokens)).sum(1)
         for indices in frames_of(lengths, min(self.offer.most_positions(self.spec.row_type), EVALUATION_POSITIONS)):
             link.texts = indices
@@ -341,12 +348,15 @@ class Embeddings:
             downlink_bytes=asked.link.downlink_bytes,
             guarantee=self.session.privatizer.guarantee,
             denoised_for=None if self.denoiser is None else (self.denoiser[1].lowest, self.denoiser[1].highest),
+            deviations=(
+                *self.session.privatizer.deviations,
+                *(() if self.session.denoising is None else self.session.denoising.deviations),
+            ),
         )
 
 
-def _longest(archive: Archive, offer: Offer, spec: RunSpec) -> int:
+def _longest(archive: Archive, offer: Offer, asked: int | None) -> int:
     """Most tokens of a text, special tokens included: of those that were asked for as many as model and vendor take."""
-    asked = spec.training.max_length or offer.model.embedding.max_length
     # a text that is longer than what the vendor takes at a time would be refused, when others have left
     return min(each for each in (asked, archive.template.max_length, offer.positions) if each is not None)
 
@@ -422,9 +432,10 @@ class EmbeddingLink(QueryLink):
     """
 
     def __init__(self, gate: Gate, model: ModelInfo, vault: Vault, spec: RunSpec) -> None:
-        super().__init__(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=model.embedding.width)
+        embedding = model.require_embedding()
+        super().__init__(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=embedding.width)
         self._vault = vault
-        told = model.fingerprint, model.embedding.pooling, spec.form.value, spec.wire_type.value
+        told = model.fingerprint, embedding.pooling, spec.form.value, spec.wire_type.value
         self._context = f"embedding/{'/'.join(told)}".encode()
         self.texts = torch.arange(0)
         self.queries: list[Tensor] = []

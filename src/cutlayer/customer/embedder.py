@@ -167,4 +167,4 @@ class Embedder:
 
     def get_sentence_embedding_dimension(self) -> int:
         """Numbers of an embedding."""
-        return choose_model(self._client.gate(), self._settings.get("model")).model.embedding.width
+        return choose_model(self._client.gate(), self._settings.get("model")).model.require_embedding().width

@@ -7,7 +7,7 @@ prediction call the same forward in evaluation mode; releasing a corpus once is 
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
+from cutlayer.customer.denoising import Denoising
 from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.link import Exchange, GenerationLink, Link, QueryLink, Stored
 from cutlayer.customer.threads import threads_for
@@ -223,7 +224,7 @@ class Session(nn.Module):
         self.tail = None if parts.tail is None else parts.tail.to(self.device)
         self._seed = seed
         self._precision = precision
-        self.denoising: Callable[[Tensor, Tokens, Release], Tensor] | None = None
+        self.denoising: Denoising | None = None
         self.train(False)
 
     def train(self, mode: bool = True) -> Session:

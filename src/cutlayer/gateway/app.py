@@ -141,7 +141,7 @@ class Gateway:
         asked = read_request(await request.body())
         inputs = inputs_of(asked, self.settings)
         model = await self.model(asked.model)
-        width = width_of(asked, self.settings, width=model.embedding.width)
+        width = width_of(asked, self.settings, width=model.require_embedding().width)
         eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
         spec = self.spec.model_copy(update={"privacy": _at(self.spec.privacy, eta), "model": model.name})
         found = await self._answered(request, Asked(inputs, spec, self.denoiser, self.settings.truncate))

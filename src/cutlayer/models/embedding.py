@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 import torch
+from huggingface_hub import constants, hf_hub_download
+from huggingface_hub.errors import EntryNotFoundError, LocalEntryNotFoundError
 from torch import Tensor, nn
 from transformers import PreTrainedModel
-from transformers.utils.hub import cached_file
 
-from cutlayer.core import ModelError
+from cutlayer.core import ModelError, UnsupportedArchitectureError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import Top
@@ -88,7 +89,8 @@ def embedding_spec(source: str, model: PreTrainedModel) -> EmbeddingSpec:
         model: The model.
 
     Raises:
-        ModelError: The folder asks for more than pooling and normalisation.
+        UnsupportedArchitectureError: The folder asks for something else than pooling and normalisation.
+        ModelError: It cannot be read, or the hub does not answer.
     """
     # OPT's last hidden states may be projected back to its table's width
     width = getattr(model.config, "word_embed_proj_dim", None) or model.config.hidden_size
@@ -104,12 +106,14 @@ def embedding_spec(source: str, model: PreTrainedModel) -> EmbeddingSpec:
         elif name == "Normalize":
             normalize = True
         elif name != "Transformer":
-            raise ModelError(
+            raise UnsupportedArchitectureError(
                 f"Embeddings of {source!r} go through a module {name!r}, which is not supported.",
                 remedy="Use a sentence-transformers model of Transformer, Pooling and Normalize.",
             )
     if mode is None:
-        raise ModelError(f"{_MODULES} of {source!r} names no Pooling.", remedy="Use a complete folder.")
+        raise UnsupportedArchitectureError(
+            f"{_MODULES} of {source!r} names no Pooling.", remedy="Use a complete folder."
+        )
     longest = (_read(source, _TRANSFORMER) or {}).get("max_seq_length")
     return EmbeddingSpec(width=width, pooling=mode, normalize=normalize, max_length=longest)
 
@@ -121,7 +125,7 @@ def _mode(source: str, config: dict[str, Any]) -> Pooling:
     if isinstance(asked, str):
         chosen = [next((key for key, mode in _MODES.items() if asked in (mode, key[13:])), asked)]
     if len(chosen) != 1 or chosen[0] not in _MODES:
-        raise ModelError(
+        raise UnsupportedArchitectureError(
             f"The pooling of {source!r} is {', '.join(chosen) or 'not told'}, which is not supported.",
             remedy=f"Use a model with one of: {', '.join(_MODES)}.",
         )
@@ -129,17 +133,27 @@ def _mode(source: str, config: dict[str, Any]) -> Pooling:
 
 
 def _read(source: str, name: str) -> Any:
-    """A JSON file of a model; `None` where there is none."""
-    with quiet():
-        path = cached_file(
-            resolve(source),
-            name,
-            _raise_exceptions_for_missing_entries=False,
-            _raise_exceptions_for_connection_errors=False,
-        )
-    if path is None:
-        return None
+    """A JSON file of a model; `None` where there is none.
+
+    Raises:
+        ModelError: It cannot be read; or the hub does not answer, and whether there is one is not known.
+    """
+    where = Path(resolve(source))
     try:
-        return json.loads(Path(path).read_bytes())
+        if where.is_dir():
+            content = (where / name).read_bytes()
+        else:
+            with quiet():
+                content = Path(hf_hub_download(source, name)).read_bytes()
+        return json.loads(content)
+    except LocalEntryNotFoundError as error:
+        if constants.HF_HUB_OFFLINE:
+            return None  # what was fetched before is all that there is
+        raise ModelError(
+            f"The hub does not answer, and {name} of {source!r}, which says how embeddings are made, is not here.",
+            remedy="Try again. HF_HUB_OFFLINE=1 takes the model as it was fetched before, without that file.",
+        ) from error
+    except (FileNotFoundError, EntryNotFoundError):
+        return None
     except (OSError, ValueError) as error:
         raise ModelError(f"{name} of {source!r} cannot be read.", remedy="Use a complete folder.") from error

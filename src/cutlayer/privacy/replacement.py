@@ -29,20 +29,24 @@ ABSENT: Final = -1
 """The number of a word that is not in the vocabulary."""
 
 
-def noisy_rows(rows: Tensor, noise: Float64 | Tensor, *, on_lattice: bool = True) -> Tensor:
-    """Rows with noise, added in float64.
+def noisy_rows(
+    rows: Tensor, noise: Float64 | Tensor, *, on_lattice: bool = True, longest: float | None = None
+) -> Tensor:
+    """Rows with noise, added in float64, and clipped where it is said to what length.
 
     Args:
         rows: `[n, width]`, of any floating type.
         noise: `[n, width]` float64, as `Mechanism.noise` returns it.
         on_lattice: Whether they are rounded to multiples of `LATTICE`, as all that is released is. Rows that nobody
             sees need not be.
+        longest: What `largest_norm` returned: longer rows are shortened to that, after they were rounded.
 
     Returns:
         `[n, width]` float64; neither argument is changed.
     """
     sums = torch.add(rows.detach(), torch.as_tensor(noise))
-    return round_to_lattice(sums) if on_lattice else sums
+    noisy = round_to_lattice(sums) if on_lattice else sums
+    return noisy if longest is None else _clipped(noisy, longest)
 
 
 def largest_norm(table: Tensor, candidates: Tensor | None) -> float:
@@ -58,16 +62,9 @@ def largest_norm(table: Tensor, candidates: Tensor | None) -> float:
     return float(rows.double().norm(dim=1).max())
 
 
-def clip_rows(rows: Tensor, largest: float) -> Tensor:
-    """Rows shortened to a largest norm, each in its direction; those within it are unchanged.
-
-    Args:
-        rows: `[n, width]`, of any floating type.
-        largest: What `largest_norm` returned.
-
-    Ref: SnD §3.3, eq. (2).
-    """
-    clipped: Tensor = rows * (largest / rows.norm(dim=1, keepdim=True).clamp(min=largest))
+def _clipped(rows: Tensor, longest: float) -> Tensor:
+    """Rows `[n, width]`, each in its direction and none longer than that; SnD §3.3, eq. (2)."""
+    clipped: Tensor = rows * (longest / rows.norm(dim=1, keepdim=True).clamp(min=longest))
     return clipped
 
 

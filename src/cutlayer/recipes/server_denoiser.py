@@ -139,7 +139,8 @@ class ServerDenoiserCell(Cell):
         denoiser = server.trained(known.select((known.lengths > 0).nonzero()[:, 0]), shape, checkpoints, lab.progress)
         rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
         texts, of = singly(rows)
-        embedded, missed = server.embedded(read(texts, card.info.embedding.max_length), denoiser, lab.progress)
+        longest = card.info.require_embedding().max_length
+        embedded, missed = server.embedded(read(texts, longest), denoiser, lab.progress)
         arms = {name: values[of].squeeze(1) for name, values in embedded.items()}
         clean = arms.pop(CLEAN)
         norm = norm_of(find_mechanism(self.beside.releases.noise))

@@ -6,6 +6,7 @@ import contextlib
 import hashlib
 import json
 import re
+import warnings
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -14,7 +15,8 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
-from cutlayer.core import ConfigError, Cut, ModelError, StorageError
+from cutlayer.core import ConfigError, Cut, CutlayerWarning, ModelError, StorageError, UnsupportedArchitectureError
+from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.core.files import whole_folder, write_whole
 from cutlayer.models import (
     MANIFEST,
@@ -110,7 +112,7 @@ class ModelCard(BaseModel):
             parameters=sum(parameter.numel() for parameter in model.parameters()),
             quantization=settings.quantize,
             warmed_for=_warmed_for(source),
-            embedding=embedding_spec(source, model),
+            embedding=_embedding(name, source, model),
         )
         return cls(
             info=info,
@@ -233,7 +235,7 @@ class Catalogue:
         key = name, cut.slug
         if key not in self._embeddings:
             top = cut_up(self._base(name), cut, head=False).top
-            self._embeddings[key] = Embeddings(top, self.card(name).info.embedding)
+            self._embeddings[key] = Embeddings(top, self.card(name).info.require_embedding())
         return self._embeddings[key]
 
     def table(self, name: str) -> Tensor:
@@ -353,6 +355,15 @@ class Catalogue:
         if tokenizer_fingerprint(tokenizer) != card.tokenizer:
             raise _unavailable(name, "has another tokenizer than that which the vendor was set up with")
         return tokenizer
+
+
+def _embedding(name: str, source: str, model: PreTrainedModel) -> EmbeddingSpec | None:
+    """How a model's embeddings are made; `None`, and a warning, where its folder asks for what is not supported."""
+    try:
+        return embedding_spec(source, model)
+    except UnsupportedArchitectureError as error:
+        warnings.warn(f"{name} is offered without embeddings. {error}", CutlayerWarning, stacklevel=2)
+        return None
 
 
 def _warmed_for(source: str) -> WarmedFor | None:

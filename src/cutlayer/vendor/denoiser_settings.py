@@ -44,8 +44,9 @@ class DenoiserTraining(SettingsSpec):
     )
     borders: tuple[float, ...] = setting(
         (0.05, 0.25),
-        help="Correlations of a token's row and what leaves of it at which one range of etas ends and another begins.",
-        shown=Shown(DENOISER, source="SnD, A.6.3, leaves them open", metavar="CORRELATION,…"),
+        help="Correlations of a token's row and what leaves of it at which one range of etas ends and another begins; "
+        "each is given by itself.",
+        shown=Shown(DENOISER, source="SnD, A.6.3, leaves them open", metavar="CORRELATION"),
     )
     lowest_eta: float = setting(
         0.001,
@@ -98,7 +99,7 @@ class DenoiserTraining(SettingsSpec):
     @model_validator(mode="after")
     def _check_positions(self) -> Self:
         if not self.positions and self.kind != "paper":
-            raise ValueError("no positions needs kind paper: the light denoiser has none to leave out")
+            raise ValueError("positions must stay on with kind light, which does not work without them")
         return self
 
 

@@ -31,7 +31,7 @@ from cutlayer.data import Dataset, tokenise
 from cutlayer.models import Embeddings, Template, candidate_tokens
 from cutlayer.models.denoiser import Denoiser, build_denoiser
 from cutlayer.privacy import NeighbourSearch, find_mechanism, table_fingerprint
-from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows, replacements
+from cutlayer.privacy.replacement import largest_norm, noisy_rows, replacements
 from cutlayer.vendor.catalogue import Catalogue, pick_device
 from cutlayer.vendor.checkpoints import Checkpoints
 from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
@@ -89,9 +89,7 @@ class Pairing:
         noise = self._mechanism.noise(etas=etas, width=self.table.shape[1], rng=rng)
         if self._search is not None:
             return self.table[replacements(ids, noise, self._search)]
-        rows = noisy_rows(self.table[ids], noise)
-        if self._longest is not None:
-            rows = clip_rows(rows, self._longest)
+        rows = noisy_rows(self.table[ids], noise, longest=self._longest)
         return rows.to(torch.bfloat16 if self._wire_type is WireType.BF16 else torch.float32).float()
 
     @torch.no_grad()
@@ -245,9 +243,8 @@ def train_denoisers(
         DataError: No public text has a token.
         StorageError: The data folder cannot be written.
     """
+    settings.check_model(model)
     catalogue = Catalogue(settings, pick_device(settings.device))
-    if model not in catalogue.cards:
-        raise ConfigError([Fault("model", model, f"must be one of {', '.join(catalogue.cards)}")])
     if len(sources) > MOST_CORPORA:
         raise ConfigError(
             [Fault("public", f"{len(sources)} files", f"must be at most {MOST_CORPORA}")],
@@ -282,8 +279,8 @@ class _Training:
     def _shape_of(self) -> DenoiserSpec:
         info = self._card.info
         if self._spec.kind == "light":
-            return light_shape(width=info.embedding.width)
-        shape = paper_shape(info.family, blocks=info.blocks, width=info.embedding.width)
+            return light_shape(width=info.require_embedding().width)
+        shape = paper_shape(info.family, blocks=info.blocks, width=info.require_embedding().width)
         return shape.model_copy(update={"placed": self._spec.positions})
 
     def run(self, sources: Sequence[PublicFile], on_step: OnStep) -> DenoiserInfo:
@@ -338,7 +335,7 @@ class _Training:
                 del training[name]
         return {
             "fingerprint": self._card.info.fingerprint,
-            "embedding": self._card.info.embedding.model_dump(),
+            "embedding": self._card.info.require_embedding().model_dump(),
             "tokenizer": self._card.tokenizer,
             "releases": self._drawing.model_dump(),
             "shape": self._shape.model_dump(),
@@ -426,7 +423,7 @@ class _Training:
             denoiser=name,
             fingerprint=info.fingerprint,
             table=table_fingerprint(self._pairing.table),
-            embedding=info.embedding,
+            embedding=info.require_embedding(),
             shape=self._shape,
             mechanism=drawing.mechanism,
             noise=drawing.noise,

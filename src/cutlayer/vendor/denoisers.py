@@ -159,7 +159,7 @@ def denoiser_file(settings: VendorSettings, model: str, denoiser: str, file: str
 def remove_denoiser(settings: VendorSettings, model: str, denoiser: str) -> bool:
     """Removes a denoiser, or what an unfinished training left, and says whether there was one.
 
-    Customers who have a denoiser keep it.
+    Customers who fetched it no longer use it: they ask the vendor each time what it offers.
 
     Raises:
         ConfigError: It is being trained.

@@ -303,6 +303,15 @@ class VendorSettings(BaseModel):
         """The TLS certificate's key."""
         return self.data_dir / "tls" / "key.pem"
 
+    def check_model(self, name: str) -> None:
+        """Refuses what is no model on offer.
+
+        Raises:
+            ConfigError: With the names of those that are.
+        """
+        if name not in self.models:
+            raise ConfigError([Fault("model", name, f"must be one of {', '.join(self.models)}")])
+
     def model(self, name: str) -> Path:
         """A model's folder."""
         return self.data_dir / "models" / name

@@ -77,6 +77,16 @@ class DenoiserInfo(Message):
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1, max_length=MOST_CORPORA), FailFast()]
     groups: Annotated[tuple[DenoiserGroup, ...], Field(min_length=1, max_length=MOST_GROUPS), FailFast()]
 
+    @property
+    def releases(self) -> str:
+        """What it is for, in a few words."""
+        return releases_told(self.mechanism, clip=self.clip, rows=self.wire_type if self.form is Form.ROWS else None)
+
+
+def releases_told(mechanism: str, *, clip: bool, rows: WireType | None) -> str:
+    """Releases in a few words: their mechanism, and the element type of rows."""
+    return f"{mechanism}{' with clip' * clip}{f' in {rows}' if rows else ''}"
+
 
 class DenoiserList(Message):
     """The denoisers of a model."""

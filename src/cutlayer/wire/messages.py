@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, Self
 from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints, model_validator
 
-from cutlayer.core import Cut
+from cutlayer.core import Cut, ModelError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.core.tuning import AnyMethod, LoraSpec, OptimiserKind, Schedule
 from cutlayer.wire.label_ids import LabelIds
@@ -160,7 +160,21 @@ class ModelInfo(Message):
     parameters: Count
     quantization: Literal["nf4"] | None = None  # of linear maps of the vendor's blocks; null: the checkpoint's own
     warmed_for: WarmedFor | None = None
-    embedding: EmbeddingSpec
+    embedding: EmbeddingSpec | None
+    """How embeddings are made; null where none are offered, as of a model whose folder asks for more than pooling."""
+
+    def require_embedding(self) -> EmbeddingSpec:
+        """How embeddings are made.
+
+        Raises:
+            ModelError: None are offered.
+        """
+        if self.embedding is None:
+            raise ModelError(
+                f"The vendor offers no embeddings of {self.name}.",
+                remedy="Take another model, or ask the vendor, whose `vendor init` says why.",
+            )
+        return self.embedding
 
 
 class ModelList(Message):

@@ -7,11 +7,15 @@ from contextlib import closing, contextmanager
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
 from cutlayer.customer import Client, FinetuneResult, TrainBottom
+from cutlayer.privacy import Vector
 from cutlayer.vendor import VendorSettings, create_app
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.wire import routes
 from cutlayer.wire.transports import LocalTransport
 from tests.promises.runs import LABELS, TEST, Sent, finetune
@@ -57,6 +61,25 @@ def test_a_run_and_its_predictions(
     # the same draws, and the bottom of the best epoch again: what was measured on test is what is predicted
     right = sum(each.label == label for each, label in zip(predictions, TEST.labels or (), strict=True))
     assert right / len(TEST) == result.ua
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_denoised_embeddings(
+    device: str,
+    data_dir: Path,  # noqa: F811
+    api_key: str,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    """The denoiser is computed there, of rows that were looked up here."""
+    public = [(f"w{number} w{number + 1} w{number + 2}",) for number in range(40)]
+    releases, training = DenoisedReleases(mechanism="vector", clip=True), DenoiserTraining(steps=3, batch_size=4)
+    train_denoisers(VendorSettings.load(data_dir), "tiny", [("public", public)], releases, training)
+    found = []
+    for where in ("cpu", device):
+        with on(where, data_dir, api_key, tmp_path / "home") as client:
+            found.append(client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None))
+    assert found[1].denoised_for is not None
+    assert np.abs(found[0].values - found[1].values).max() < 1e-4
 
 
 @pytest.mark.parametrize("device", DEVICES)

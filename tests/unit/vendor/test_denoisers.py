@@ -321,7 +321,7 @@ def test_etas_of_a_range_and_positions_are_settings_and_names_stay(settings: Ven
     assert [each.shape.placed for each in made] == [True, False]
     assert [{len(group.trained_at) for group in each.groups} for each in made] == [{2}, {3}]
     assert made[0].denoiser != made[1].denoiser
-    with pytest.raises(ConfigError, match="no positions needs kind paper"):
+    with pytest.raises(ConfigError, match="positions = False: must stay on with kind light"):
         DenoiserTraining(positions=False)
 
 

@@ -35,7 +35,7 @@ from cutlayer.attacks.view import SeenRelease, View
 from cutlayer.core import Place, Ragged, Spec, Tokens
 from cutlayer.privacy.mechanisms import DChi, Mechanism, find_mechanism
 from cutlayer.privacy.neighbours import NeighbourSearch
-from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows
+from cutlayer.privacy.replacement import largest_norm, noisy_rows
 
 _SPREAD = 0.3
 """σ of ln eta under CTI, where the attacker knows no label to estimate it by: 0.25 to 0.38 on four data sets."""
@@ -368,14 +368,12 @@ def _draw_rows(
     etas = _etas(ids, noise=noise, rng=rng).numpy()
     mechanism = find_mechanism(noise.privacy.noise)
     drawn = mechanism.noise(etas=etas, width=table.shape[1], rng=rng)
-    rows = noisy_rows(table[ids], drawn, on_lattice=False)
+    clip = largest_norm(table, search.candidates) if noise.privacy.clipped else None
+    rows = noisy_rows(table[ids], drawn, on_lattice=False, longest=clip)
     stated = None
     if not isinstance(mechanism, DChi):
         stated = Stated(partial(_log_density, mechanism, eta), length=float(np.linalg.norm(drawn, axis=1).mean()))
     spread = 0.0 if noise.privacy.cti is None else _SPREAD if noise.etas is None else float(np.log(etas).std())
-    clip = largest_norm(table, search.candidates) if noise.privacy.clipped else None
-    if clip is not None:
-        rows = clip_rows(rows, clip)
 
     def emission(prior: Bigram) -> Emission:
         return NoisyRows(

@@ -71,7 +71,7 @@ class EmbeddingTransformer(TransformerMixin, BaseEstimator):  # type: ignore[mis
             found = choose_model(client.gate(), self.model).model
         finally:
             client.close()
-        self.model_, self.width_ = found.name, found.embedding.width
+        self.model_, self.width_ = found.name, found.require_embedding().width
         return self
 
     def transform(self, X: Any) -> NDArray[np.float32]:  # noqa: N803 - scikit-learn's name

@@ -6,6 +6,7 @@ import hashlib
 import struct
 from collections.abc import Iterator
 from dataclasses import replace
+from functools import cached_property
 
 import numpy as np
 import torch
@@ -18,7 +19,7 @@ from cutlayer.privacy.layout import check_ids
 from cutlayer.privacy.privatizers.privatizer import PRIVATIZERS, Privatizer
 from cutlayer.privacy.privatizers.space import Space
 from cutlayer.privacy.release import Release
-from cutlayer.privacy.replacement import clip_rows, largest_norm, noisy_rows
+from cutlayer.privacy.replacement import largest_norm, noisy_rows
 from cutlayer.privacy.spec import PrivacySpec
 
 
@@ -109,12 +110,15 @@ class VectorPrivatizer(Privatizer):
         if self.spec.place is Place.ACTIVATIONS:
             return replace(named.release, pending=Place.ACTIVATIONS)
         table, ids = self.space.require_table(), named.texts.values
-        largest = largest_norm(table, self.space.candidates) if self.spec.clipped else None
         rows = torch.empty((len(ids), table.shape[1]), dtype=torch.float32)
         for part, noise in self._noise(width=table.shape[1], etas=named.etas, names=named.names):
-            noisy = noisy_rows(table[ids[part]], noise)
-            rows[part] = (noisy if largest is None else clip_rows(noisy, largest)).float()
+            rows[part] = noisy_rows(table[ids[part]], noise, longest=self._longest).float()
         return replace(named.release, payload=named.texts.tokens(rows), pending=None)
+
+    @cached_property
+    def _longest(self) -> float | None:
+        """To what rows are clipped: for one search through the table, not one for each frame."""
+        return largest_norm(self.space.require_table(), self.space.candidates) if self.spec.clipped else None
 
     def activations(self, release: Release, rows: Rows) -> Release:
         """Noises every row, or passes on what was noised at the tokens; see `Privatizer.activations`.
