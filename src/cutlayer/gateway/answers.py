@@ -89,7 +89,7 @@ _MEANINGS: tuple[tuple[type[CutlayerError], int, str, dict[str, str]], ...] = (
     (ConfigError, 400, "invalid_settings", {}),
     (AuthError, 502, "vendor_refused_key", _STAY),
     (VendorError, 503, "vendor_unavailable", _LATER),
-    (ModelError, 404, "model_not_found", {}),
+    (ModelError, 502, "vendor_model_unusable", _STAY),
 )
 """The first that fits. What is left has no place in an answer."""
 

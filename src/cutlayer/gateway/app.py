@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from functools import partial
@@ -82,7 +82,10 @@ class Gateway:
             ConfigError: An alias is of a model that the vendor does not have, or there is no denoiser for the settings.
             VendorError: The vendor does not answer.
         """
-        self._look()
+        offered = self._look()
+        if missing := sorted(set(self._aliases.values()) - set(offered)):
+            allowed = f"must be one of the vendor's models with embeddings: {', '.join(sorted(offered))}"
+            raise ConfigError([Fault("alias", missing[0], allowed)])
         # by its name, as requests will have it: else the first of them would open another road to it
         for name in sorted(set(self._aliases.values())) or [choose_model(self.client.gate(), None).model.name]:
             self.joiner.open(self.spec.model_copy(update={"model": name}), denoiser=self.denoiser)
@@ -90,10 +93,10 @@ class Gateway:
     async def models(self) -> dict[str, ModelInfo]:
         """The vendor's models by all the names that they have here; asks the vendor where it was not asked of late.
 
-        However many wait for it, one thread asks: a vendor that is silent holds up none in which keys are checked.
+        Models without embeddings are left out, and aliases of a model that the vendor has taken away. However many wait
+        for it, one thread asks: a vendor that is silent holds up none in which keys are checked.
 
         Raises:
-            ConfigError: An alias is of a model that the vendor does not have.
             VendorError: The vendor does not answer.
         """
         if time.monotonic() - self._looked <= _SECONDS_BETWEEN_LOOKS:
@@ -105,12 +108,8 @@ class Gateway:
     def _look(self) -> dict[str, ModelInfo]:
         with self.absence.noted():
             offered = self.client.gate().send(routes.MODELS).expect(ModelList).models
-        named = {model.name: model for model in offered}
-        if missing := sorted(set(self._aliases.values()) - set(named)):
-            raise ConfigError(
-                [Fault("alias", missing[0], f"must be one of the vendor's models: {', '.join(sorted(named))}")]
-            )
-        self._models = {**named, **{alias: named[name] for alias, name in self._aliases.items()}}
+        named = {model.name: model for model in offered if model.embedding is not None}
+        self._models = {**named, **{alias: named[name] for alias, name in self._aliases.items() if name in named}}
         self._looked = time.monotonic()
         return self._models
 
@@ -219,10 +218,7 @@ class GatewayDoor(Door):
 
     def misdirected(self, method: str, path: str) -> Exception | None:
         """See `Door.misdirected`."""
-        allowed = _METHODS.get("/v1/models" if path.startswith("/v1/models/") else path)
-        if allowed == method:
-            return None
-        return _no_route(404 if allowed is None else 405, headers={"Connection": "close"})
+        return _astray(method, path, close=True)
 
     async def owner(self, key: str) -> str | None:
         """See `Door.owner`."""
@@ -237,13 +233,17 @@ class GatewayDoor(Door):
 _METHODS = {"/v1/embeddings": "POST", "/v1/models": "GET", "/healthz": "GET", "/ledger": "GET"}
 
 
-def _no_route(status: int, *, headers: Mapping[str, str] | None = None) -> ApiError:
-    return ApiError(
-        status,
-        "method_not_allowed" if status == 405 else "not_found",
-        "There is no such route. There are POST /v1/embeddings, GET /v1/models, /ledger and /healthz.",
-        headers=headers,
-    )
+def _astray(method: str, path: str, *, close: bool = False) -> ApiError | None:
+    """Why a request has no route; `None` where it has one."""
+    headers = {"Connection": "close"} if close else {}
+    allowed = _METHODS.get("/v1/models" if path.startswith("/v1/models/") else path)
+    if allowed == method:
+        return None
+    if allowed is not None:
+        said = f"This route takes {allowed} alone."
+        return ApiError(405, "method_not_allowed", said, headers={**headers, "Allow": allowed})
+    there_are = "There are POST /v1/embeddings, GET /v1/models, /ledger and /healthz."
+    return ApiError(404, "not_found", f"There is no such route. {there_are}", headers=headers)
 
 
 def create_app(
@@ -293,8 +293,8 @@ def create_app(
         yield
         await run_in_threadpool(gateway.close)
 
-    async def refuse(_: Request, error: Exception) -> Response:
-        return error_for(_no_route(error.status_code) if isinstance(error, HTTPException) else error).response()
+    async def refuse(request: Request, error: Exception) -> Response:
+        return error_for(_astray(request.method, request.url.path) or error).response()
 
     listed: Sequence[tuple[str, Callable[..., object], str]] = (
         ("/v1/embeddings", embeddings, "POST"),

@@ -17,7 +17,8 @@ from cutlayer.customer import Client
 from cutlayer.gateway import GatewaySettings, make_key
 from cutlayer.gateway.answers import error_for
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector, Words
-from cutlayer.wire import routes
+from cutlayer.wire import Reply, routes
+from cutlayer.wire.messages import ModelList
 from tests.unit.gateway.asked import Asking, gateway_of, values_of
 
 TEXTS = ["w1 w2 w3", "w4", "w5 w6"]
@@ -191,6 +192,31 @@ def test_without_a_key_it_does_not_start(client: Client) -> None:
         create_app(client, FinetuneSpec(privacy=TextToText(eta=6)))
 
 
+def test_a_model_that_is_taken_away_takes_no_other_with_it(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A vendor that starts again with fewer models; one without embeddings is no model here."""
+    (own,) = client.gate().send(routes.MODELS).expect(ModelList).models
+    others = {name: own.model_copy(update={"name": name}) for name in ("taken", "silent")}
+    others["silent"] = others["silent"].model_copy(update={"embedding": None})
+    listed = (own, *others.values())
+    expect = Reply.expect
+
+    def answered(response: Reply, kind: Any) -> Any:
+        return ModelList(models=listed) if kind is ModelList else expect(response, kind)
+
+    monkeypatch.setattr(Reply, "expect", answered)
+    monkeypatch.setattr("cutlayer.gateway.app._SECONDS_BETWEEN_LOOKS", -1.0)
+    with gateway_of(client, alias=("old=taken", "new=tiny")) as asking:
+
+        def names() -> list[str]:
+            return [each["id"] for each in asking.send("GET", "/v1/models").json()["data"]]
+
+        assert names() == ["new", "old", "taken", "tiny"]
+        listed = (own,)
+        assert names() == ["new", "tiny"]
+        assert code(asking.embed("w1", model="old")) == (404, "model_not_found")
+        assert len(values_of(asking.embed("w1", model="new"))) == 1
+
+
 def test_the_ledger_is_shown(client: Client) -> None:
     with gateway_of(client) as asking:
         assert asking.send("GET", "/ledger").json()["mechanisms"] == []
@@ -229,6 +255,8 @@ def test_a_body_for_no_route_is_not_read(
         answer = asking.send(method, path, **given)
         assert code(answer) == wanted
         assert "close" in answer.headers["Connection"]
+        if answer.status_code == 405:
+            assert f"This route takes {answer.headers['Allow']} alone." in answer.text
         assert not read
         if path != "/healthz":
             assert code(Asking(asking.app, "x").send(method, path, json={})) == (401, "invalid_api_key")
