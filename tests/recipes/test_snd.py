@@ -14,7 +14,7 @@ from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.data import Dataset
 from cutlayer.recipes import RECIPES, attribute_readings, inference
 from cutlayer.recipes.attribute_readings import PostsSpec
-from cutlayer.recipes.embedding_cells import DenoiserCell, EmbeddedCell, _folded, but
+from cutlayer.recipes.embedding_cells import FREQUENT, DenoiserCell, EmbeddedCell, _folded, but
 from cutlayer.recipes.embedding_tasks import score
 from cutlayer.recipes.lab import Lab
 from cutlayer.recipes.options import RecipeOptions, Size
@@ -27,10 +27,10 @@ from cutlayer.wire.messages import Precision
 from tests.recipes import test_inference
 from tests.recipes.test_inference import named, posts, write
 from tests.recipes.worlds import sentences, write_split, write_tiny_t5
-from tests.service.tiny import write_tiny_bert
+from tests.service.tiny import write_tiny_bert, write_tiny_gpt2
 
 SHIPPED = RECIPE.config
-ETA, T5_ETA = 20.0, 5.0
+ETA, T5_ETA, GPT2_ETA = 20.0, 5.0, 12.0
 SND = "SnD"
 OTHERS = ("TokEmbPriv", "Text2Text", "RAPT")
 ALONE = ("customer-only", "customer-only, light")
@@ -46,7 +46,7 @@ CONFIG = SHIPPED.model_copy(
         "spared": (),
         "etas": {
             kind: Etas(accuracy=(eta,), auc=(eta,), read=(eta,), inferred=(eta,), between=(20.0, 5000.0))
-            for kind, eta in (("encoder", ETA), ("encoder-decoder", T5_ETA))
+            for kind, eta in (("encoder", ETA), ("encoder-decoder", T5_ETA), ("decoder", GPT2_ETA))
         },
         "low_etas": (0.01,),
         "table_1": ("cola",),
@@ -138,7 +138,10 @@ def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
     assert set(recipe.parts) == PARTS
     assert set(SHIPPED.sizes) == set(Size)
-    assert json.loads(json.dumps(recipe.show()))["etas"]["encoder"]["auc"] == [50, 100, 500]
+    shown = json.loads(json.dumps(recipe.show()))
+    assert shown["etas"]["encoder"]["auc"] == [50, 100, 500]
+    assert shown["other_names"]["figure-5"] == "table-12"
+    assert "special tokens" in {each["what"] for each in shown["deviations"]}, "the denoiser's own"
 
 
 def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
@@ -177,7 +180,16 @@ def test_what_denoisers_learnt_is_told_by_method_and_range(whole):
 
 def test_the_accuracy_of_single_texts_stands_beside_clean_ones(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "table-1" and row["source"] == "here"]
-    assert {row["method"] for row in rows} == {"clean", "clipped rows", "SnD", "SnD, light", *ALONE}
+    assert {row["method"] for row in rows} == {"clean", "clipped rows", "SnD", "SnD, light", *ALONE, FREQUENT}
+
+
+def test_accuracy_stands_beside_what_knows_no_text(whole, data):
+    rows = [row for row in whole[1]["table"] if row.get("method") == FREQUENT]
+    task, texts = CONFIG.tasks["cola"], CONFIG.at(Size.TINY).texts
+    found, learnt = task.read_at_most(data, texts)
+    ones = found.labels[:learnt].count("1") * 2 > learnt
+    right = [(label == "1") == ones for label in found.labels[learnt:]]
+    assert [(row["task"], row["value"], row["n"]) for row in rows] == [("CoLA", sum(right) / len(right), len(right))]
 
 
 def test_methods_meet_where_as_much_is_read_of_each(whole):
@@ -310,16 +322,18 @@ def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, dat
     assert {each["by"]["releases"]["noise"] for cell in of_rows for each in cell["denoised"]} == {"snd-code"}
 
 
-def test_an_encoder_decoder_is_measured_at_etas_of_its_own(data, tmp_path):
-    model = write_tiny_t5(tmp_path / "t5")
+@pytest.mark.parametrize(("write", "eta"), [(write_tiny_t5, T5_ETA), (write_tiny_gpt2, GPT2_ETA)])
+def test_other_kinds_of_models_are_measured_at_etas_of_their_own(write, eta, data, tmp_path):
+    model = str(write(tmp_path / "model"))
     report = RECIPE.using(CONFIG).run(options(model, data, tmp_path / "out", only=("table-4",)), Silent())
     assert report.failures == {}
     written = json.loads((tmp_path / "out" / "report.json").read_text())
     rows = [row for row in written["table"] if row["metric"] == "AUC" and row["source"] == "here"]
     assert {"clean", SND, "RAPT"} <= {row["method"] for row in rows}
-    assert {row["eta"] for row in rows} == {T5_ETA}
+    assert {row["eta"] for row in rows} == {eta}
     (rapt,) = [each["cell"] for each in written["cells"] if "arm" in each["cell"]]
-    assert rapt["label_words"] == {}
+    assert rapt.get("label_words") == ({} if eta == T5_ETA else None)
+    assert rapt["limits"]["dev"] == SHIPPED.rapt.dev
 
 
 def test_where_no_eta_has_as_much_read_that_is_told_and_the_others_go_on(tiny, data, tmp_path):

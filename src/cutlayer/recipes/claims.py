@@ -155,8 +155,8 @@ def all_below(claim: str, metric: str, bar: float, places: Mapping[str, Where], 
     return judge
 
 
-def both(claim: str, *claims: Claim, least: int | None = None, stated: str = "") -> Claim:
-    """A claim of several: it holds if so many of them do, or all of them."""
+def both(claim: str, *claims: Claim, names: Sequence[str] = (), least: int | None = None, stated: str = "") -> Claim:
+    """A claim of several, each of one verdict that `names` may name: it holds if so many of them do, or all of them."""
 
     def judge(results: Results) -> Iterable[Verdict]:
         verdicts = [verdict for each in claims for verdict in each(results)]
@@ -164,7 +164,9 @@ def both(claim: str, *claims: Claim, least: int | None = None, stated: str = "")
         needed = max(1, len(states) if least is None else least)
         possible = sum(held is not False for held in states)
         held = True if states.count(True) >= needed else None if possible >= needed or not states else False
-        yield Verdict(claim=claim, here="; ".join(each.here for each in verdicts), held=held, stated=stated)
+        told = [f"{name}: {each.here}" for name, each in zip(names, verdicts, strict=True)] if names else None
+        here = "; ".join(told or (each.here for each in verdicts))
+        yield Verdict(claim=claim, here=here, held=held, stated=stated)
 
     return judge
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any, Final, Self
@@ -31,6 +32,7 @@ from cutlayer.reports.downstream import (
     numbered,
     tested_networks,
 )
+from cutlayer.reports.estimate import standard_error
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import train_denoisers
@@ -43,6 +45,8 @@ MODEL: Final = "model"
 _SEEDS: Final = 3
 """Networks of a cell."""
 ACCURACY, AUC, COSINE = "accuracy", "AUC", "cosine"
+FREQUENT: Final = "most frequent label"
+"""The method that knows no text."""
 _SHARES: Final = (ACCURACY, AUC)
 
 
@@ -250,8 +254,7 @@ class Scored(Spec):
         """The scores, with intervals over texts and runs."""
         for method, metrics in self.methods.items():
             for metric, by_text in metrics.items():
-                values = torch.tensor(by_text, dtype=torch.float64)
-                yield measured(metric, Mean.of_shares(values) if metric in _SHARES else Mean.of(values), method)
+                yield measured(metric, torch.tensor(by_text, dtype=torch.float64), method)
 
 
 class Denoised(Spec):
@@ -335,6 +338,31 @@ class EmbeddedCell(EmbeddingCell):
         return learnt_from(self.told(arms), arms[CLEAN], rows, learnt, seed=self.seed, passes=self.passes)
 
 
+class FrequentCell(Cell):
+    """What always telling the most frequent label of the training texts scores: accuracy counts from there on."""
+
+    task: Task
+    limits: Limits
+
+    @property
+    def name(self) -> str:
+        return f"{self.task.name}-most-frequent-s{self.seed}"
+
+    def check(self, lab: Lab) -> None:
+        super().check(lab)
+        self.task.check(lab.options.data)
+
+    def run(self, lab: Lab) -> Scored:
+        rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
+        labels = rows.labels or ()
+        ((frequent, _),) = Counter(labels[:learnt]).most_common(1)
+        right = torch.tensor([[label == frequent for label in labels[learnt:]]], dtype=torch.float64)
+        return Scored.of({FREQUENT: {ACCURACY: right}})
+
+    def measures(self, result: Scored) -> Iterator[Measure]:
+        yield from result.measures()
+
+
 def singly(rows: Dataset) -> tuple[Dataset, Tensor]:
     """The texts of some rows, each once, and `[rows, texts of a row]`: which of them each row has."""
     places: dict[str, int] = {}
@@ -366,10 +394,11 @@ def learnt_from(
     return Scored.of(methods)
 
 
-def measured(metric: str, found: Mean, method: str) -> Measure:
-    """A mean over texts, as a number of a method's."""
+def measured(metric: str, values: Tensor, method: str) -> Measure:
+    """The mean of `[runs, texts]`, as a number of a method's."""
+    found = Mean.of_shares(values) if metric in _SHARES else Mean.of(values)
     low, high = found.ci
-    return Measure(metric, found.value, (high - low) / 3.92, found.n, low, high, axes={"method": method})
+    return Measure(metric, found.value, standard_error(values), found.n, low, high, axes={"method": method})
 
 
 def but(texts: Dataset, spared: frozenset[str]) -> list[tuple[str, ...]]:

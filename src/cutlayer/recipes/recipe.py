@@ -97,8 +97,9 @@ class Recipe(Generic[C]):
         return tuple(self._parts)
 
     def show(self) -> Mapping[str, Any]:
-        """Its parts, its settings, the paper's figures and the deviations from it."""
-        return {"parts": list(self.parts), **self.config.model_dump(mode="json"), **self._paper(self.config)}
+        """Its parts, other names of these, its settings, the paper's figures and the deviations from it."""
+        named = {"other_names": self._other_names} if self._other_names else {}
+        return {"parts": list(self.parts), **named, **self.config.model_dump(mode="json"), **self._paper(self.config)}
 
     def run(self, options: RecipeOptions, progress: Progress, pool: Executor | None = None) -> Report:
         """Runs what is not finished yet and reports.

@@ -88,9 +88,9 @@ class ServerDenoised(Scored):
 
     Attributes:
         exponent: eta · B_x of Proposition 1, in the distance of the mechanism's promise.
-        bound: Of what an unbiased denoiser at the vendor misses at least (eq. 4), for rows in the table's box. It is 0
-            below the smallest number.
         missed: Squared difference of denoised rows from rows as they are, in squares of these.
+        bound: Of what an unbiased denoiser at the vendor misses at least (eq. 4), for rows in the table's box, in the
+            same unit. It is 0 below the smallest number.
     """
 
     exponent: float
@@ -140,7 +140,7 @@ class ServerDenoiserCell(Cell):
         rows, learnt = self.task.read_at_most(lab.options.data, self.limits)
         texts, of = singly(rows)
         longest = card.info.require_embedding().max_length
-        embedded, missed = server.embedded(read(texts, longest), denoiser, lab.progress)
+        embedded, missed, squares = server.embedded(read(texts, longest), denoiser, lab.progress)
         arms = {name: values[of].squeeze(1) for name, values in embedded.items()}
         clean = arms.pop(CLEAN)
         norm = norm_of(find_mechanism(self.beside.releases.noise))
@@ -149,7 +149,7 @@ class ServerDenoiserCell(Cell):
         return ServerDenoised(
             methods=found.methods,
             exponent=exponent,
-            bound=server.spread / math.expm1(exponent) if exponent < _MOST else 0.0,
+            bound=server.spread / squares / math.expm1(exponent) if exponent < _MOST else 0.0,
             missed=missed,
         )
 
@@ -158,7 +158,7 @@ class ServerDenoiserCell(Cell):
         axes: dict[str, Level] = {"method": SERVER}
         yield Measure("bound's exponent", result.exponent, axes=axes)
         yield Measure("bound", result.bound, axes=axes)
-        yield Measure("rows, variances", result.missed, axes=axes)
+        yield Measure("rows, squares", result.missed, axes=axes)
 
 
 class _Server:
@@ -208,8 +208,15 @@ class _Server:
         return denoiser.eval()
 
     @torch.no_grad()
-    def embedded(self, texts: Ragged, denoiser: RowDenoiser, progress: Progress) -> tuple[dict[str, Tensor], float]:
-        """Embeddings `[texts, width]` of texts as they are and denoised, and by how much rows were missed."""
+    def embedded(
+        self, texts: Ragged, denoiser: RowDenoiser, progress: Progress
+    ) -> tuple[dict[str, Tensor], float, float]:
+        """Embeddings `[texts, width]` of texts as they are and denoised, and two means of rows.
+
+        Returns:
+            The embeddings by arm; the squared difference of denoised rows in squares of those as they are; and the mean
+            of these squares.
+        """
         order = texts.lengths.argsort()
         found: dict[str, list[Tensor]] = {CLEAN: [], SERVER: []}
         missed, rng = torch.zeros(2, dtype=torch.float64), self._rng(self._cell.beside.training.steps + 1)
@@ -222,7 +229,8 @@ class _Server:
             found[SERVER].append(self.pairing.embed(some.with_values(denoised)).cpu())
             progress.update("embed", sum(map(len, found[CLEAN])), len(texts))
         back = order.argsort()
-        return {name: torch.cat(each)[back] for name, each in found.items()}, float(missed[0] / missed[1])
+        squares = float(missed[1]) / (int(texts.lengths.sum()) * self.pairing.table.shape[1])
+        return {name: torch.cat(each)[back] for name, each in found.items()}, float(missed[0] / missed[1]), squares
 
     def _rng(self, step: int) -> np.random.Generator:
         return np.random.Generator(np.random.PCG64([self._cell.seed, step]))

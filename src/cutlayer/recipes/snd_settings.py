@@ -74,8 +74,9 @@ class Attributes(Spec):
 
 
 class RaptSpec(Spec):
-    """RAPT beside the others: how words are drawn, and how the vendor tunes."""
+    """RAPT beside the others: how words are drawn, how the vendor tunes, and by how many rows the epoch is chosen."""
 
+    dev: int = Field(ge=1)
     arm: Arm
     tuning: TuningSpec
     training: Mapping[str, Setting]

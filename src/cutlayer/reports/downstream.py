@@ -156,8 +156,8 @@ class Downstream(BaseModel):
     def notes(self) -> tuple[str, ...]:
         """How it was measured, and what it means, a sentence or two each."""
         how = (
-            f"A network of two layers, as wide as an embedding, learnt the labels of {self.learnt_from:,} texts, and "
-            f"was tested on {self.tested_on:,} others; means of {len(self.seeds)} trainings."
+            f"A network of two hidden layers, as wide as its input, learnt the labels of {self.learnt_from:,} texts, "
+            f"and was tested on {self.tested_on:,} others; means of {len(self.seeds)} trainings."
         )
         return tuple(filter(None, (how, self.worth)))
 
@@ -298,7 +298,9 @@ def _in_words(accuracy: Mean, auc: Mean | None) -> str:
     start = f"The vendor's model was worth {numbers}: that is by how much SnD exceeds customer-only."
     if len(gained) == len(told):
         return start
-    which = "Neither is" if not gained and len(told) > 1 else f"{' and '.join(told.keys() - gained)} is not"
+    if gained:
+        return f"{start} Of {' and '.join(told.keys() - gained)} no gain can be seen."
+    which = "Neither is" if len(told) > 1 else "That is not"
     return (
         f"{start} {which} above zero: what these embeddings score may all be owed to the customer's own text, which "
         "the denoiser is given, and not to the vendor's answer."

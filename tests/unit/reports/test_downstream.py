@@ -21,6 +21,7 @@ from cutlayer.reports.downstream import (
     Downstream,
     DownstreamSpec,
     Mean,
+    _in_words,
     distances,
     held_out,
     joined,
@@ -210,6 +211,14 @@ def test_what_is_the_customers_own_is_not_the_vendors(labels: Tensor) -> None:
     assert (
         "Neither is above zero: what these embeddings score may all be owed to the customer's own text" in found.worth
     )
+
+
+def test_a_gain_of_one_number_is_not_denied_by_the_other() -> None:
+    """More scores in the right order, and no more labels right."""
+    gained, none = Mean(value=0.05, ci=(0.01, 0.09), n=500), Mean(value=0.01, ci=(-0.02, 0.04), n=500)
+    told = _in_words(none, gained)
+    assert told.endswith("SnD exceeds customer-only. Of accuracy no gain can be seen.")
+    assert "owed" not in told
 
 
 def test_without_a_control_nothing_is_said_of_worth(labels: Tensor) -> None:
