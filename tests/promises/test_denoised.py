@@ -23,6 +23,7 @@ from cutlayer.customer import embed as embedding
 from cutlayer.customer.link import QueryLink
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
+from cutlayer.models import Head
 from cutlayer.models.denoiser import Denoiser, build_denoiser
 from cutlayer.privacy import PrivacySpec, TextToText, Vector, Words
 from cutlayer.vendor import VendorSettings
@@ -34,7 +35,9 @@ from cutlayer.wire.denoisers import DenoiserInfo
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.promises.accounts import Watched, archive_of
-from tests.promises.runs import TEST, corpus, customer
+from tests.promises.runs import TEST, corpus, customer, served
+from tests.promises.test_families import corpus as small_words
+from tests.promises.test_families import write_model
 from tests.promises.test_one_door import check_no_canary
 from tests.unit.gateway.asked import Embed, by_gateway, by_sdk
 
@@ -46,51 +49,89 @@ KINDS: dict[str, tuple[PrivacySpec, DenoisedReleases]] = {
 }
 
 
-def train(data_dir: Path, releases: DenoisedReleases) -> DenoiserInfo:
-    public = corpus(120, seed=9, canaries=False).texts
-    return train_denoisers(VendorSettings.load(data_dir), "tiny", [("public", public)], releases, TRAINING)
+def train(
+    data_dir: Path, releases: DenoisedReleases, model: str = "tiny", public: Dataset | None = None
+) -> DenoiserInfo:
+    texts = (public or corpus(120, seed=9, canaries=False)).texts
+    return train_denoisers(VendorSettings.load(data_dir), model, [("public", texts)], releases, TRAINING)
 
 
 @pytest.mark.parametrize("name", KINDS)
 def test_a_denoised_embedding_is_what_the_denoiser_makes_of_answer_rows_and_noise(
     name: str, data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    privacy, releases = KINDS[name]
-    info = train(data_dir, releases)
-    (group,) = [each for each in info.groups if each.lowest <= privacy.eta <= each.highest]
-    folder = data_dir / "models" / "tiny" / "denoisers" / info.denoiser
+    info = train(data_dir, KINDS[name][1])
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        check_denoised(name, client, data_dir / "models" / "tiny" / "denoisers" / info.denoiser, info, monkeypatch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("model", "pooling"), [("gpt2", "lasttoken"), ("t5", "mean_tokens")])
+def test_so_it_is_of_other_families_and_before_normalisation(
+    model: str, pooling: str, kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Denoisers learnt from embeddings before these are of length 1, and special tokens stand elsewhere."""
+    head = Head.CLASSIFICATION if model == "gpt2" else Head.LANGUAGE
+    folder = write_model(model, tmp_path / "model", head=head)
+    modules = [{"type": f"sentence_transformers.models.{name}", "path": name} for name in ("Pooling", "Normalize")]
+    (folder / "modules.json").write_text(json.dumps(modules))
+    (folder / "Pooling").mkdir()
+    (folder / "Pooling" / "config.json").write_text(json.dumps({f"pooling_mode_{pooling}": True}))
+    with served(str(folder), tmp_path) as client:
+        info = train(tmp_path / "vendor", KINDS[kind][1], "model", small_words(120, 9, pairs=False))
+        place = tmp_path / "vendor" / "models" / "model" / "denoisers" / info.denoiser
+        check_denoised(kind, client, place, info, monkeypatch, small_words(10, 2, pairs=False))
+
+
+def check_denoised(
+    name: str,
+    client: Client,
+    folder: Path,
+    info: DenoiserInfo,
+    monkeypatch: pytest.MonkeyPatch,
+    test: Dataset = TEST,
+) -> None:
+    group = info.groups[1]
+    privacy = KINDS[name][0].model_copy(update={"eta": group.trained_at[0]})
     denoiser = build_denoiser(info.shape)
     denoiser.load_state_dict(load_file(folder / group.file.name))
-    texts = [text for (text,) in TEST.texts]
+    texts = [text for (text,) in test.texts]
     drawn: list[Any] = []
-    draw = Session._draw
+    draw, infer = Session._draw, embedding.EmbeddingLink.infer
+
+    def drawing(session: Session, *given: Any) -> Any:
+        drawn.append((given[0].tokens, draw(session, *given)))
+        return drawn[-1][1]
+
+    answers: list[torch.Tensor] = []
+    monkeypatch.setattr(Session, "_draw", drawing)
     monkeypatch.setattr(
-        Session, "_draw", lambda session, *given: drawn.append((given[0], draw(session, *given))) or drawn[-1][1]
+        embedding.EmbeddingLink, "infer", lambda link, sent: answers.append(infer(link, sent)) or answers[-1]
     )
-    with customer(data_dir, api_key, tmp_path / "home") as client:
-        noisy = client.embed(texts, privacy=privacy, denoiser="none", progress=None)
-        drawn.clear()
-        found = client.embed(texts, privacy=privacy, progress=None)
-        archive = archive_of(client)
+    noisy = client.embed(texts, privacy=privacy, denoiser="none", progress=None)
+    drawn.clear()
+    answers.clear()
+    found = client.embed(texts, privacy=privacy, progress=None)
+    archive = archive_of(client)
     assert (found.sent, found.uplink_bytes) == (0, 0), "a text was sent again, to be denoised"
     assert found.denoised_for == (group.lowest, group.highest)
     assert noisy.denoised_for is None
     assert archive.table is not None
-    table, by_ids = archive.table.detach(), {tuple(ids): row for ids, row in _by_ids(archive, texts, noisy.values)}
-    expected = {}
-    for asked, left in drawn:
-        for place, ids in enumerate(asked.tokens.segments[0].split()):
+    table, expected = archive.table.detach(), {}
+    before = len(archive.template.opening)
+    for (asked, left), answered in zip(drawn, answers, strict=True):
+        for place, ids in enumerate(asked.segments[0].split()):
             payload = left.release.payload
             if name == "ids":
                 rows = table[payload.segments[0][place]]
             else:
-                rows = payload.packed[place][1:-1].bfloat16().float()
-            noise = rows - table[ids]
+                rows = payload.packed[place][before : before + len(ids)].bfloat16().float()
             with torch.no_grad():
-                one = torch.from_numpy(by_ids[tuple(ids.tolist())])[None]
-                expected[tuple(ids.tolist())] = denoiser(one, rows[None], noise[None], torch.ones(1, len(ids)).bool())[
-                    0
-                ]
+                made = denoiser(
+                    answered[place][None], rows[None], (rows - table[ids])[None], torch.ones(1, len(ids)).bool()
+                )
+            one = made[0]
+            expected[tuple(ids.tolist())] = one / one.norm() if info.embedding.normalize else one
     for ids, row in _by_ids(archive, texts, found.values):
         assert torch.allclose(torch.from_numpy(row), expected[tuple(ids)], atol=1e-5)
     assert not np.allclose(found.values, noisy.values, atol=1e-3)
