@@ -15,6 +15,8 @@ from schemathesis.checks import not_a_server_error
 from schemathesis.specs.openapi import checks as described
 
 from cutlayer import vendor
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.wire import ROUTES
 from cutlayer.wire.transports import HttpTransport
 from tests.service.customer import Customer
@@ -44,14 +46,25 @@ def authorization(served: VendorProcess) -> dict[str, str]:
 
 @pytest.fixture(scope="module")
 def existing(served: VendorProcess, authorization: dict[str, str]) -> dict[str, str]:
-    """The identifiers of a job, a record set and an adapter, so that fuzzing gets behind the 404s."""
+    """Names of all that routes are about, so that fuzzing gets behind the 404s."""
     transport = HttpTransport(served.url, authorization["Authorization"].removeprefix("Bearer "))
     adapter = Customer(transport).run().adapter
     customer = Customer(transport, job="f" * 32)
     customer.upload()
     customer.train(customer.start(), until=3)
     transport.close()
-    return {"job": customer.job, "record_set": customer.job, "adapter": adapter}
+    public = [(f"w{number} w{number + 1} w{number + 2}",) for number in range(40)]
+    releases, training = DenoisedReleases(mechanism="vector", clip=True), DenoiserTraining(steps=2, batch_size=4)
+    settings = vendor.VendorSettings.load(served.data_dir)
+    denoiser = train_denoisers(settings, "tiny", [("public", public)], releases, training).denoiser
+    return {
+        "job": customer.job,
+        "record_set": customer.job,
+        "adapter": adapter,
+        "model": "tiny",
+        "denoiser": denoiser,
+        "cut": "0",
+    }
 
 
 @pytest.fixture(scope="module")

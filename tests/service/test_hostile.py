@@ -13,6 +13,7 @@ import socket
 import struct
 import time
 from collections.abc import Callable, Iterator
+from contextlib import ExitStack, closing
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,7 @@ import safetensors.torch
 import torch
 
 from cutlayer import vendor
-from cutlayer.core import AuthError, VendorError
+from cutlayer.core import AuthError, Ragged, Tokens, VendorError
 from cutlayer.wire import Frame, WireType, encode_tensors, pack, routes
 from cutlayer.wire.messages import AdapterInfo, AdapterList, JobInfo
 from cutlayer.wire.transports import HttpTransport
@@ -292,7 +293,7 @@ def test_a_body_that_does_not_come_is_not_waited_for(
 ) -> None:
     change_settings(data_dir, limits={"body_seconds": 0.5})
     with running(nursery, data_dir) as process:
-        for path in ("/v1/jobs/{}/steps/1", "/v1/adapters/{}/infer"):
+        for path in ("/v1/jobs/{}/steps/1", "/v1/adapters/{}/infer", "/v1/models/tiny/embeddings"):
             with socket.create_connection(("127.0.0.1", process.port), timeout=30) as connection:
                 head = f"POST {path.format('d' * 32)} HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {api_key}\r\n"
                 connection.sendall(f"{head}Content-Length: 1000\r\n\r\nthe patient".encode())
@@ -313,6 +314,62 @@ def test_a_query_between_two_steps_has_to_wait(served: VendorProcess, customer: 
     with pytest.raises(VendorError, match="waits for its gradient") as caught:
         customer.transport.send(Frame(routes.JOB_INFER, {"job": customer.job}, None, records))
     assert caught.value.status == 409
+
+
+EMBEDDED: dict[str, tuple[dict[str, torch.Tensor], str]] = {
+    "pairs": ({"ids": torch.zeros(4), "lengths": torch.tensor([[2, 2]])}, "segments"),
+    "an id of no token": ({"ids": torch.full((4,), 60_000), "lengths": torch.tensor([[4]])}, "has ids 0 to 299"),
+    "more tokens than are said": ({"ids": torch.zeros(4), "lengths": torch.tensor([[5]])}, "lengths"),
+    "a text without an end": ({"ids": torch.zeros(300), "lengths": torch.tensor([[300]])}, "302 positions"),
+    "numbers that are none": ({"rows": torch.full((6, 32), torch.nan), "lengths": torch.tensor([[4]])}, "finite"),
+    "rows of another width": ({"rows": torch.zeros(6, 31), "lengths": torch.tensor([[4]])}, "32"),
+    "no texts": ({"ids": torch.zeros(0), "lengths": torch.zeros(0, 1)}, "text"),
+}
+
+
+@pytest.mark.parametrize("fault", EMBEDDED)
+def test_what_cannot_be_embedded_is_refused(served: VendorProcess, key: str, fault: str) -> None:
+    tensors, said = EMBEDDED[fault]
+    whole = {name: each if name == "rows" else each.to(torch.uint16) for name, each in tensors.items()}
+    status, problem = request(served, key, "POST", "/v1/models/tiny/embeddings", encode_tensors(whole))
+    assert status == 422, problem
+    assert said in str(problem["detail"]) + str(problem["remedy"])
+
+
+def test_embeddings_are_for_those_with_a_key_and_of_models_that_there_are(served: VendorProcess, key: str) -> None:
+    body = encode_tensors(
+        {"ids": torch.zeros(4, dtype=torch.uint16), "lengths": torch.tensor([[4]], dtype=torch.uint8)}
+    )
+    told = [
+        request(served, given, "POST", f"/v1/models/{model}/embeddings", body)[0]
+        for given, model in (("wrong", "tiny"), (key, "other"))
+    ]
+    assert told == [401, 404]
+
+
+def test_dead_customers_of_embeddings_stall_nobody(served: VendorProcess, key: str) -> None:
+    """Half of them say no more in the middle of a request, the others hang up before their answer."""
+    texts = Tokens((Ragged.from_lists([[7] * 30] * 400),))
+    tensors = pack(texts, vocab_size=VOCAB, wire_type=WireType.FP32)
+    body = encode_tensors(tensors)
+    head = (
+        f"POST /v1/models/tiny/embeddings HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {key}\r\n"
+        f"Content-Length: {len(body)}\r\n\r\n"
+    ).encode()
+    with ExitStack() as silent, closing(HttpTransport(served.url, key)) as living:
+        for number in range(16):
+            connection = socket.create_connection(("127.0.0.1", served.port), timeout=10)
+            if number % 2:
+                silent.enter_context(connection)
+                connection.sendall(head + body[: len(body) // 2])
+            else:
+                connection.sendall(head + body)
+                connection.close()
+        began = time.monotonic()
+        found = living.send(Frame(routes.EMBEDDINGS, {"model": "tiny"}, None, tensors))
+        seconds = time.monotonic() - began
+    assert len(found.tensors["output"]) == 400
+    assert seconds < 10, "others waited for those that were gone"
 
 
 @pytest.mark.parametrize(

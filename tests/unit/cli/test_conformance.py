@@ -52,6 +52,11 @@ def test_a_true_mechanism_is_checked_in_a_models_table(tmp_path: Path, run: Run)
     assert drawn.passed
 
 
+def test_the_released_sampler_of_snd_keeps_its_promise(run: Run) -> None:
+    found = run("conformance", "snd-code", *QUICK, "--no-replacement", "--seed", 7, "--json")
+    assert (found.code, found.result["failed"]) == (0, []), found.err
+
+
 def test_as_few_draws_as_are_allowed_do_not_fail_a_true_mechanism(run: Run) -> None:
     """In all the widths that are asked of by default; with too many cells none held enough of them."""
     found = run("conformance", "d-chi", "--samples", 1000, "--no-replacement", "--seed", 7, "--json")

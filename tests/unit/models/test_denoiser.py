@@ -120,7 +120,13 @@ def test_weights_follow_from_the_seed_and_a_text_may_be_of_any_length(name: str)
     [
         ("distilbert", 6, 768, 768, 240, 6, 3),
         ("bert", 12, 768, 1024, 240, 8, 6),
+        ("bert", 24, 1024, 1024, 256, 8, 6),
+        ("t5", 6, 512, 512, 240, 6, 6),
         ("t5", 12, 768, 768, 256, 8, 6),
+        ("t5", 24, 1024, 1024, 256, 8, 6),
+        ("gpt2", 12, 768, 768, 240, 8, 6),
+        ("gpt2", 24, 1024, 1024, 256, 8, 6),
+        ("gpt2", 36, 1280, 1280, 256, 8, 6),
         ("gpt2", 48, 1600, 1600, 256, 10, 6),
         ("bert", 6, 384, 384, 120, 6, 3),
         ("llama", 32, 4096, 4096, 256, 8, 6),
@@ -165,5 +171,9 @@ def test_a_light_denoiser_does_not_grow_with_the_models_depth() -> None:
 
 def test_its_choices_are_told() -> None:
     told = PaperDenoiser.deviations
-    assert {"attention of the denoiser, eq. (8)", "special tokens"} <= {each.what for each in told}
+    assert {each.what for each in told} == {
+        "attention of the denoiser, eq. (8)", "σ, γ, and the input of attention, eq. (8)",
+        "positions and kinds of the denoiser's input, eq. (6)", "scales of the denoiser's input",
+        "initialisation and optimiser", "special tokens",
+    }  # fmt: skip
     assert all(each.value_in_paper and each.ours.strip() and each.why.endswith(".") for each in told)
