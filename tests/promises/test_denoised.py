@@ -29,7 +29,7 @@ from cutlayer.privacy import PrivacySpec, TextToText, Vector, Words
 from cutlayer.vendor import VendorSettings
 from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
 from cutlayer.vendor.denoiser_training import train_denoisers
-from cutlayer.vendor.denoisers import MANIFEST
+from cutlayer.vendor.denoisers import MANIFEST, remove_denoiser
 from cutlayer.wire import unpack
 from cutlayer.wire.denoisers import DenoiserInfo
 from cutlayer.wire.recording import Direction, RecordedFrame, read_recording
@@ -461,3 +461,28 @@ def test_of_several_the_better_one_is_taken(data_dir: Path, api_key: str, tmp_pa
         with pytest.raises(ConfigError, match=rf"{other}.*is for vector with clip in bf16, and not for text-to-text"):
             client.embed(["w1"], eta=20, denoiser=other, progress=None)
         assert not any(entry.texts == 1 for entry in client.ledger.frames())
+
+
+def test_denoisers_come_and_go_beside_a_running_service(data_dir: Path, api_key: str, tmp_path: Path) -> None:
+    """A customer whose road is open takes the one that is offered now, and none that no longer is."""
+    privacy, settings = Vector(eta=20, clip=True), VendorSettings.load(data_dir)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+
+        def embed() -> Any:
+            return client.embed(TEST, privacy=privacy, progress=None)
+
+        with pytest.raises(ConfigError, match="no other for this model"):
+            embed()
+        info = train(data_dir, ROWS)
+        first = embed()
+        assert first.sent == len(TEST)
+        other = train_denoisers(
+            settings, "tiny", [("public", corpus(120, seed=8, canaries=False).texts)], ROWS, TRAINING
+        )
+        assert remove_denoiser(settings, "tiny", info.denoiser)
+        second = embed()
+        assert second.sent == 0
+        assert not np.allclose(first.values, second.values, atol=1e-4), "it is still denoised by what was removed"
+        assert remove_denoiser(settings, "tiny", other.denoiser)
+        with pytest.raises(ConfigError, match="no other for this model"):
+            embed()

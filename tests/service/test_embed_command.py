@@ -60,6 +60,29 @@ def test_an_array_is_written_and_nothing_is_sent_twice(
         assert "w3 " not in ran.out + ran.err
 
 
+@pytest.mark.usefixtures("at_vendor")
+def test_a_denoiser_is_trained_listed_and_used(data_dir: Path, notes: Path, tmp_path: Path, run: Run) -> None:
+    public, offer = tmp_path / "public.csv", ("--data-dir", data_dir, "--model", "tiny")
+    public.write_text("\n".join(["text", *(text for (text,) in corpus(120, seed=9, canaries=False).texts)]))
+    how = ("--mechanism", "vector", "--clip")
+    trained = run(
+        "vendor", "denoiser", "train", *offer, "--public", public, *how, "--steps", 10, "--batch-size", 4, "--json"
+    )
+    assert trained.code == 0, trained.err
+    listed = run("vendor", "denoiser", "list", *offer)
+    assert f"{trained.result['denoiser']} of tiny: light, for vector with clip in bf16" in listed.out
+    assert "MSE, noisy" in listed.out
+    (group,) = [each for each in trained.result["groups"] if each["lowest"] <= 20 <= each["highest"]]
+    asked = ("embed", "--input", notes, "--text-column", "note", "--output", tmp_path / "notes.npy", "--eta", 20, *how)
+    told, shown = run(*asked, "--json"), run(*asked)
+    assert (told.code, shown.code) == (0, 0), told.err
+    assert told.result["denoised_for"] == [group["lowest"], group["highest"]]
+    assert "the bound of clipped norms, SnD eq. (2)" in {each["what"] for each in told.result["deviations"]}
+    assert f"- Guarantee: metric-dp, eta 20 per token. Denoiser: for eta {group['lowest']:g} to" in shown.out
+    assert run("vendor", "denoiser", "remove", *offer, "--id", trained.result["denoiser"]).code == 0
+    assert run(*asked).code == 3
+
+
 def _spec(how: tuple[str, ...]) -> Any:
     from cutlayer.privacy import TextToText, Vector
 
