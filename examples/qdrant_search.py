@@ -1,6 +1,7 @@
-"""Semantic search in Qdrant over private questions: how many duplicates are among the first ten, by settings of noise.
+"""Semantic search in Qdrant: how many duplicates of questions are among the first ten, by settings of noise.
 
-Each gateway embeds the same questions by other settings (clean, denoised, noisy); Qdrant runs in this process.
+Each gateway embeds the same questions by other settings (clean, denoised, noisy); Qdrant runs in this process. Take
+public questions: the first gateway shows them to the vendor as they are.
 
     cutlayer gateway --port 8401 --eta inf
     cutlayer gateway --port 8402 --eta 80 --mechanism vector --clip

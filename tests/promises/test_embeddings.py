@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import sqlite3
 import traceback
 from collections.abc import Callable
 from contextlib import ExitStack, closing
@@ -159,6 +160,19 @@ def test_looks_by_other_noise_leave_in_other_orders(data_dir: Path, api_key: str
     for number, one in enumerate(orders):
         for other in orders[:number]:  # two orders by chance have about one text in the same place
             assert sum(a == b for a, b in zip(one, other, strict=True)) < 8
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_of_a_text_its_embedding_is_kept_and_nothing_that_follows_from_the_secret(
+    name: str, data_dir: Path, api_key: str, tmp_path: Path
+) -> None:
+    """A token's noisy row is a hundred times as long as its part of an embedding: a folder would fill up with them."""
+    texts = [text for (text,) in dict.fromkeys(TEXTS.texts)]
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        client.embed(texts, privacy=SETTINGS[name], denoiser="none", progress=None)
+    with closing(sqlite3.connect(tmp_path / "home" / "vault.sqlite")) as vault:
+        ((kept,),) = vault.execute("SELECT count(*) FROM sealed").fetchall()
+    assert kept == len(texts)
 
 
 def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_path: Path) -> None:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 from transformers import Cache
 
-from cutlayer.core import ModelError, Payload, Ragged, Rows, Tokens, VendorError
+from cutlayer.core import Cut, ModelError, Payload, Ragged, Rows, Tokens, VendorError
 from cutlayer.customer.denoising import Denoising
 from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.link import Exchange, GenerationLink, Link, QueryLink, Stored
@@ -382,10 +382,13 @@ class Session(nn.Module):
         """Rows of a draw, as they were when they were first made.
 
         The bits of a boundary depend on the batch it was computed in, so rows are kept (sealed) and
-        an identity gives the same bytes for ever.
+        an identity gives the same bytes for ever. Rows of the table follow from the secret, as ids do.
         """
         weights = self.link.moment if self.train_bottom and self.link is not None else "frozen"
         rows_of = f"{self.archive.fingerprint}/{self.archive.manifest.cut.slug}/{weights}"
+        if self.archive.manifest.cut == Cut(bottom=0) and drawn.pending is None:
+            rows = unpack(pack(self._bottom_once(drawn), vocab_size=0, wire_type=self.wire_type))
+            return drawn.carried_as(rows, f"{rows_of}/{self.wire_type}".encode())
         # rows with noise are kept exactly: made again for another wire type, in another batch, they would be a new look
         kept_as = self.wire_type if drawn.pending is None else WireType.FP32
         keys = drawn.carried_as(drawn.payload, f"{rows_of}/{kept_as}".encode()).identities

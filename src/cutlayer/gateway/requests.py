@@ -50,7 +50,7 @@ def read_request(body: bytes) -> EmbeddingsRequest:
     try:
         content = json.loads(body)
     except (ValueError, RecursionError):  # its text might quote the body
-        raise ApiError(400, "invalid_json", "The body is no JSON in UTF-8. Send one object.") from None
+        raise ApiError(400, "invalid_json", "The body is not valid UTF-8 JSON. Send one object.") from None
     try:
         return EmbeddingsRequest.model_validate(content)
     except ValidationError as error:

@@ -28,7 +28,7 @@ class GatewaySettings(SettingsSpec):
     allow_truncation: bool = setting(
         False,
         help="Let applications ask for fewer dimensions than the model has: the first ones, scaled to length 1. Models "
-        "that were not trained for it lose more by it than their share.",
+        "that were not trained for it lose disproportionately much by it.",
         shown=Shown(GATEWAY),
     )
     token_ids: bool = setting(
