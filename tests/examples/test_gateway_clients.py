@@ -14,6 +14,8 @@ from typing import TypeAlias
 import pytest
 
 from cutlayer import vendor
+from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
+from cutlayer.vendor.denoiser_training import train_denoisers
 from cutlayer.vendor.process import VendorProcess
 from tests.service.gateways import Running, running_gateway
 
@@ -28,6 +30,12 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
     """Where a customer of a vendor finds it, as variables."""
     folder = tmp_path_factory.mktemp("gateways")
     vendor.init(folder / "vendor")
+    public = [
+        (f"The {noun} is {kind}.",) for noun in ("river", "house", "song", "car") for kind in ("old", "new", "far")
+    ]
+    releases, training = DenoisedReleases(mechanism="vector", clip=True), DenoiserTraining(steps=3, batch_size=4)
+    settings = vendor.VendorSettings.load(folder / "vendor")
+    train_denoisers(settings, settings.default_model, [("public", public)], releases, training)
     key = vendor.keys.create(folder / "vendor", "reader")
     with VendorProcess(folder / "vendor") as process:
         yield {"CUTLAYER_VENDOR": process.url, "CUTLAYER_API_KEY": key, "CUTLAYER_HOME": str(folder / "home")}
@@ -85,13 +93,18 @@ def test_qdrant(gateway: Running, start: Start, tmp_path: Path) -> None:
     rows = [f"{first},{second},1" for first, second in duplicates.items()]
     rows += [f"What is item {row} of {word}?,Who made number {row}?,0" for row, word in enumerate("ABCDEFGHIJ")]
     pairs.write_text("\n".join(["question1,question2,is_duplicate", *rows]))
-    with start("--eta", "1", key=gateway.key) as noisy:
-        both = ["--gateway", f"clean={gateway.url}/v1", "--gateway", f"noisy={noisy.url}/v1"]
-        told = run("qdrant_search.py", str(pairs), *both, gateway=gateway)
-    first, clean, noise = told.splitlines()
+    how = ("--eta", "80", "--mechanism", "vector")
+    with (
+        start("--eta", "1", key=gateway.key) as noisy,
+        start(*how, "--clip", "--denoiser", "auto", key=gateway.key) as denoised,
+    ):
+        by_name = {"clean": gateway, "noisy": noisy, "SnD": denoised}
+        asked = [part for name, each in by_name.items() for part in ("--gateway", f"{name}={each.url}/v1")]
+        told = run("qdrant_search.py", str(pairs), *asked, gateway=gateway)
+    first, clean, *others = told.splitlines()
     assert first == "26 questions, 3 pairs of duplicates"
     assert clean.startswith("clean        recall@10 100.0 %")
-    assert noise.startswith("noisy        recall@10")
+    assert [line.split()[:2] for line in others] == [["noisy", "recall@10"], ["SnD", "recall@10"]]
 
 
 def test_mteb(served: dict[str, str], tmp_path: Path) -> None:
