@@ -53,6 +53,14 @@ _REFUSED: Final = {
 }
 
 
+def of_length_one(rows: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Rows `[n, width]`, each scaled to length 1; zeros stay."""
+    found: NDArray[np.float32] = rows / np.maximum(
+        np.linalg.norm(rows, axis=1, keepdims=True), np.finfo(np.float32).tiny
+    )
+    return found
+
+
 class Embedder:
     """A vendor's model as sentence-transformers has models: texts in, embeddings out.
 
@@ -133,7 +141,7 @@ class Embedder:
         progress = bool(asked.get("show_progress_bar"))
         found = self._client.embed(texts, progress=progress, **self._settings).values[:, : asked.get("truncate_dim")]
         if asked.get("normalize_embeddings"):
-            found = found / np.maximum(np.linalg.norm(found, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            found = of_length_one(found)
         if convert_to_numpy and not convert_to_tensor:
             return found[0] if one else found
         tensors = torch.from_numpy(np.ascontiguousarray(found))

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager, closing
 from functools import partial
 from typing import Any
 
-import numpy as np
 import torch
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
@@ -24,6 +23,7 @@ from starlette.routing import Route
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.customer import Client, FinetuneSpec
+from cutlayer.customer.embedder import of_length_one
 from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.handout import choose_model
 from cutlayer.customer.validate import choose_privacy
@@ -146,8 +146,7 @@ class Gateway:
         found = await self._answered(request, Asked(inputs, spec, self.denoiser, self.settings.truncate))
         values = found.values
         if width < values.shape[1]:
-            values = values[:, :width]
-            values = values / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), np.finfo(np.float32).tiny)
+            values = of_length_one(values[:, :width])
         write = partial(
             answers.embeddings,
             values,
