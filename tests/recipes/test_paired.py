@@ -12,7 +12,7 @@ import torch
 from cutlayer.core import Proportion
 from cutlayer.recipes.embedding_cells import Scored
 from cutlayer.recipes.long_table import Number
-from cutlayer.recipes.paired import ACCURACY, EQUAL, Answers, EqualReading, Gains, gained, standard_error
+from cutlayer.recipes.paired import ACCURACY, EQUAL, Answers, EqualReading, Gains, _measured, gained, standard_error
 from cutlayer.recipes.study import Results, Scenario
 from cutlayer.recipes.word_training import READ, WordsAnswered
 
@@ -40,10 +40,15 @@ def answers(*runs):
     return Answers({seed: torch.tensor([right], dtype=torch.float64) for seed, right in enumerate(runs)})
 
 
+def gain(before, after):
+    return _measured("gained", before.gained_by(after), {})
+
+
 def test_only_runs_of_one_seed_are_compared():
     one, two = answers([1, 0, 1, 0], [1, 1, 1, 1]), Answers({1: torch.zeros(1, 4), 2: torch.ones(1, 4)})
-    assert one.gained_by(two) == (-1.0, 0.0, 4)
-    assert one.gained_by(Answers({7: torch.ones(1, 4)})) is None
+    found = gain(one, two)
+    assert (found.value, found.se, found.n) == (-1.0, 0.0, 4)
+    assert gain(one, Answers({7: torch.ones(1, 4)})).value is None
 
 
 def test_runs_of_a_seed_have_it_in_common_so_that_each_seed_counts_once():
@@ -51,12 +56,15 @@ def test_runs_of_a_seed_have_it_in_common_so_that_each_seed_counts_once():
     rng = torch.Generator().manual_seed(2)
     customers = [torch.full((3, 500), float(value), dtype=torch.float64) for value in (0.0, 0.1, 0.2)]
     nothing = Answers({seed: torch.zeros(1, 500, dtype=torch.float64) for seed in range(3)})
-    value, error, texts = nothing.gained_by(Answers(dict(enumerate(customers))))
-    assert (value, texts) == (pytest.approx(0.1), 500)
-    assert error == pytest.approx(0.1 / 3**0.5)
+    found = gain(nothing, Answers(dict(enumerate(customers))))
+    assert (found.value, found.n) == (pytest.approx(0.1), 500)
+    assert found.se == pytest.approx(0.1 / 3**0.5)
+    # three customers that differ: Student's interval with two degrees of freedom reaches below nothing
+    assert found.lower == pytest.approx(0.1 - 4.3027 * found.se, abs=1e-4)
     networks = 0.1 * torch.randn(3, 1, generator=rng, dtype=torch.float64) + torch.zeros(3, 500)
-    _, error, _ = Answers({0: nothing.by_seed[0]}).gained_by(Answers({0: networks}))
-    assert error == pytest.approx(float(networks[:, 0].std()) / 3**0.5)
+    assert gain(Answers({0: nothing.by_seed[0]}), Answers({0: networks})).se == pytest.approx(
+        float(networks[:, 0].std()) / 3**0.5
+    )
 
 
 def test_methods_of_one_cell_are_compared_where_they_stand():
@@ -77,10 +85,11 @@ def test_texts_that_both_find_hard_make_no_difference_less_certain():
     hard = torch.rand(400, generator=torch.Generator().manual_seed(1)) < 0.5
     better = hard.clone()
     better[:40] = True
-    value, error, texts = answers(hard.tolist()).gained_by(answers(better.tolist()))
-    assert (value, texts) == (float((better & ~hard).double().mean()), 400)
+    found = gain(answers(hard.tolist()), answers(better.tolist()))
+    assert (found.value, found.n) == (float((better & ~hard).double().mean()), 400)
     alone = math.sqrt(2 * 0.25 / 400)
-    assert 0 < error < alone / 2
+    assert 0 < found.se < alone / 2
+    assert found.upper - found.value == pytest.approx(1.966 * found.se, abs=1e-4), "of many texts it is the normal one"
 
 
 @pytest.mark.parametrize(("gain", "held"), [(0.03, True), (-0.03, False), (0.01, None), (None, None)])

@@ -18,7 +18,7 @@ from cutlayer.recipes.claims import above
 from cutlayer.recipes.long_table import Level, Measure
 from cutlayer.recipes.study import Claim, Results
 from cutlayer.recipes.word_training import READ, UA, most_read
-from cutlayer.reports.estimate import standard_error
+from cutlayer.reports.estimate import mean_interval, standard_error
 
 GAINED: Final = f"{UA} gained"
 EQUAL: Final = "UA gained at equal reading"
@@ -64,30 +64,30 @@ class Answers:
     @property
     def accuracy(self) -> tuple[float, float, int]:
         """The share of texts that are labelled right, with the standard error, and of how many texts."""
-        return _mean(list(self.by_seed.values()))
+        values = _of_runs(list(self.by_seed.values()))
+        return float(values.mean()), standard_error(values), values.shape[1]
 
     def towards(self, other: Answers, part: float) -> Answers:
         """A part of the way to another place, along a straight line."""
         return Answers({seed: (1 - part) * one + part * two for seed, one, two in self._paired(other)})
 
-    def gained_by(self, other: Answers) -> tuple[float, float, int] | None:
-        """By how much the others are more accurate, with the standard error, and of how many texts."""
+    def gained_by(self, other: Answers) -> Tensor | None:
+        """By how much the others are more accurate on each text, `[runs, texts]`; none where no run has both."""
         paired = [two - one for _, one, two in self._paired(other)]
-        return _mean(paired) if paired else None
+        return _of_runs(paired) if paired else None
 
     def _paired(self, other: Answers) -> Iterator[tuple[int, Tensor, Tensor]]:
         for seed in sorted(self.by_seed.keys() & other.by_seed.keys()):
             yield seed, self.by_seed[seed], other.by_seed[seed]
 
 
-def _mean(of_seeds: Sequence[Tensor]) -> tuple[float, float, int]:
-    """The mean of `[runs, texts]` of each seed, with the standard error, and of how many texts.
+def _of_runs(of_seeds: Sequence[Tensor]) -> Tensor:
+    """`[runs, texts]` of each seed as runs that have nothing in common.
 
     Runs of one seed have something in common, which they have not with those of others: each seed counts as one, and
     its runs where there is no other.
     """
-    values = of_seeds[0] if len(of_seeds) == 1 else torch.stack([each.mean(0) for each in of_seeds])
-    return float(values.mean()), standard_error(values), values.shape[1]
+    return of_seeds[0] if len(of_seeds) == 1 else torch.stack([each.mean(0) for each in of_seeds])
 
 
 @dataclass(frozen=True)
@@ -202,10 +202,10 @@ def _at(line: Line, place: float) -> Answers | None:
     return None
 
 
-def _measured(
-    metric: str, found: tuple[float, float, int] | None, axes: Mapping[str, Level], *, note: str = ""
-) -> Measure:
+def _measured(metric: str, found: Tensor | None, axes: Mapping[str, Level], *, note: str = "") -> Measure:
+    """The mean of differences `[runs, texts]`, with its interval."""
     if found is None:
         return Measure(metric, None, note="not both are there under one seed", axes=axes)
-    value, error, texts = found
-    return Measure(metric, value, error, texts, note=note, axes=axes)
+    low, high = mean_interval(found)
+    error = standard_error(found)
+    return Measure(metric, float(found.mean()), error, found.shape[1], low, high, note=note, axes=axes)
