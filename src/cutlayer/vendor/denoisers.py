@@ -7,6 +7,7 @@ import re
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, nullcontext
+from functools import cache
 from pathlib import Path
 
 from filelock import FileLock, Timeout
@@ -40,8 +41,14 @@ def denoisers_of(settings: VendorSettings, model: str, *, fingerprint: str | Non
     """
     told, unreadable = read_denoisers(settings, model)
     for name in unreadable:
-        log.warning("denoiser %s cannot be read and is not offered; remove it, and train it again", name)
+        _tell_once(settings.denoisers(model) / name)
     return DenoiserList(denoisers=tuple(each for each in told if fingerprint in (None, each.fingerprint)))
+
+
+@cache
+def _tell_once(folder: Path) -> None:
+    """Customers ask for the list with every call: a line for each would fill the log."""
+    log.warning("denoiser %s cannot be read and is not offered; remove it, and train it again", folder.name)
 
 
 def read_denoisers(settings: VendorSettings, model: str) -> tuple[list[DenoiserInfo], list[str]]:
