@@ -7,18 +7,22 @@ import json
 import logging
 import math
 from collections.abc import AsyncIterator
+from contextlib import closing
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from cutlayer.core import ConfigError, VendorError
+from cutlayer.core import AuthError, BudgetError, ConfigError, DataError, ModelError, PrivacyError, VendorError
 from cutlayer.customer import Client
 from cutlayer.gateway import GatewaySettings, make_key
 from cutlayer.gateway.answers import error_for
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector, Words
 from cutlayer.wire import Reply, routes
 from cutlayer.wire.messages import ModelList
+from cutlayer.wire.recording import Direction, read_recording
+from cutlayer.wire.transports import RecordingTransport
 from tests.unit.gateway.asked import Asking, gateway_of, values_of
 
 TEXTS = ["w1 w2 w3", "w4", "w5 w6"]
@@ -285,6 +289,36 @@ def test_a_vendor_that_is_away_may_come_back(client: Client) -> None:
         assert answer.status_code == wanted
         assert ("Retry-After" in answer.headers) == (wanted == 503)
         assert answer.headers.get("x-should-retry") == ("false" if wanted == 502 else None)
+
+
+@pytest.mark.parametrize(
+    ("error", "wanted"),
+    [
+        (AuthError("No.", status=401), (502, "vendor_refused_key", False)),
+        (BudgetError("Spent."), (403, "privacy_budget_exceeded", False)),
+        (PrivacyError("It would be a second look."), (403, "privacy_refused", False)),
+        (ModelError("It cannot be cut."), (502, "vendor_model_unusable", False)),
+        (DataError("No token."), (400, "invalid_input", None)),
+        (ConfigError("No denoiser."), (400, "invalid_settings", None)),
+        (VendorError("It refused.", status=422), (502, "vendor_refused", False)),
+    ],
+)
+def test_what_no_second_try_mends_says_so(error: Exception, wanted: tuple[int, str, bool | None]) -> None:
+    answer = error_for(error).response()
+    status, named, again = wanted
+    assert (answer.status_code, json.loads(bytes(answer.body))["error"]["code"]) == (status, named)
+    assert answer.headers.get("x-should-retry") == (None if again is None else "false")
+
+
+def test_the_applications_user_is_told_to_nobody(client: Client, tmp_path: Path) -> None:
+    with closing(RecordingTransport(client.transport, tmp_path / "asked")) as recorder:
+        asking_as = Client(transport=recorder, home=tmp_path / "home", device="cpu")
+        with gateway_of(asking_as) as asking:
+            values_of(asking.embed(TEXTS, user="Maria Weber"))
+        frames = [frame for frame in read_recording(tmp_path / "asked") if frame.direction is Direction.UP]
+    assert any(frame.route is routes.EMBEDDINGS for frame in frames)
+    assert not any(b"Maria" in frame.body or "Maria" in str(frame.where) for frame in frames)
+    assert not any(b"Maria" in path.read_bytes() for path in (tmp_path / "home").rglob("*") if path.is_file())
 
 
 def test_mistakes_of_its_own_are_told_without_values(client: Client, caplog: pytest.LogCaptureFixture) -> None:
