@@ -35,7 +35,7 @@ _TRIED_ON = 8
 
 
 _POSITIONS = 2**12
-"""Tokens of texts that are denoised together, padding included: the paper's denoiser holds some 90 kB for each."""
+"""Tokens of texts that are denoised together, padding included: the paper's denoiser takes some 90 kB for each."""
 
 
 @dataclass(frozen=True)

@@ -32,7 +32,7 @@ ABSENT: Final = -1
 def noisy_rows(
     rows: Tensor, noise: Float64 | Tensor, *, on_lattice: bool = True, longest: float | None = None
 ) -> Tensor:
-    """Rows with noise, added in float64, and clipped where it is said to what length.
+    """Rows with noise, added in float64, and clipped to `longest` where it is given.
 
     Args:
         rows: `[n, width]`, of any floating type.

@@ -117,7 +117,7 @@ class VectorPrivatizer(Privatizer):
 
     @cached_property
     def _longest(self) -> float | None:
-        """To what rows are clipped: for one search through the table, not one for each frame."""
+        """What rows are clipped to, if they are; kept, as it takes a pass over the whole table."""
         return largest_norm(self.space.require_table(), self.space.candidates) if self.spec.clipped else None
 
     def activations(self, release: Release, rows: Rows) -> Release:
