@@ -249,7 +249,7 @@ def safe_path(folder: Path, name: str) -> Path:
         StorageError: The name points elsewhere.
     """
     if name != Path(name).name or name in ("", ".", ".."):
-        raise StorageError(f"The vendor names a file {name!r}, which lies outside its folder.", remedy="Ask the vendor.")
+        raise StorageError(f"The vendor names a file {name!r}, which is outside its folder.", remedy="Ask the vendor.")
     return folder / name
 
 
