@@ -56,8 +56,8 @@ CLIPPED, TOKEMB, TEXT = "clipped rows", "TokEmbPriv", "Text2Text"
 SND, LIGHT, IDS, UNCLIPPED, UNPLACED = DENOISED, "SnD, light", "SnD, ids", "SnD, no clip", "SnD, no positions"
 """Embeddings of clipped rows by the paper's denoiser and by ours, of ids, of rows as they are, and of clipped ones by
 the paper's denoiser as its equations are printed."""
-LIGHT_ALONE = f"{CUSTOMER_ONLY}, light"
-"""The control of our denoiser."""
+LIGHT_ALONE, IDS_ALONE = f"{CUSTOMER_ONLY}, light", f"{CUSTOMER_ONLY}, ids"
+"""The controls of our denoiser, and of that of ids."""
 
 
 _SHIPPED: Final = shipped("snd", SndConfig)
@@ -114,6 +114,7 @@ _METHODS: Final[Mapping[str, _Method]] = {
     CUSTOMER_ONLY: _Method(CLIPPED, without_answer=True),
     LIGHT_ALONE: _Method(CLIPPED, "light", without_answer=True),
     IDS: _Method(TEXT),
+    IDS_ALONE: _Method(TEXT, without_answer=True),
     UNCLIPPED: _Method(TOKEMB),
     UNPLACED: _Method(CLIPPED, positions=False),
 }
@@ -206,10 +207,11 @@ class _Cells:
         at: str,
         levels: Sequence[float],
         metrics: Sequence[str] = (AUC,),
+        worth: Sequence[tuple[str, str]] = _WORTH,
     ) -> Gains:
         """What denoisers gain over their controls and SnD over other methods, wherever on an axis (`eta`, `leak`)."""
         places = _places([self.title(task) for task in tasks], at, levels)
-        return Gains([*_WORTH, *((other, SND) for other in over)], places, "method", metrics)
+        return Gains([*worth, *((other, SND) for other in over)], places, "method", metrics)
 
     def claims(self, gains: Gains) -> list[Claim]:
         """That something is gained."""
@@ -424,11 +426,11 @@ def equal_leak(c: SndConfig, lab: Lab) -> Part:
         releases: {point.wanted: point.eta for point in read[cell].points}
         for releases, cell in leaks.items() if cell in read
     }  # fmt: skip
-    gains = cells.gains((TOKEMB, TEXT), c.equal_leak, "leak", c.leaks)
+    gains = cells.gains((TOKEMB, TEXT), c.equal_leak, "leak", c.leaks, worth=(*_WORTH, (IDS_ALONE, IDS)))
     not_worse = Gains([(SND, LIGHT), (SND, IDS)], gains.places, "method", gains.metrics)
     nearer = Gains([(TOKEMB, SND), (TEXT, SND)], gains.places, "method", (COSINE,))
     for task, leak, releases in product(c.equal_leak, c.leaks, found):
-        embedded = cells.embedded(task, releases, found[releases][leak], (*_OF_ROWS, IDS))
+        embedded = cells.embedded(task, releases, found[releases][leak], (*_OF_ROWS, IDS, IDS_ALONE))
         scenarios += Scenario.each(lab.options.seeds, embedded, task=cells.title(task), leak=leak)
     return LAYOUT.part(
         "equal-leak", scenarios, claims=[*cells.claims(gains), *_of_equal_leak(c, gains, not_worse)],
