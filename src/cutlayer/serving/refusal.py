@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from starlette.responses import Response
 
 from cutlayer.core import CutlayerError
-from cutlayer.wire.messages import Problem
+from cutlayer.wire.problem import Problem
 
 MEDIA_TYPE = "application/problem+json"
 log = logging.getLogger("cutlayer.serving")

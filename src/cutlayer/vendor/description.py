@@ -10,7 +10,7 @@ from fastapi.responses import JSONResponse, Response
 
 from cutlayer.serving.refusal import MEDIA_TYPE
 from cutlayer.wire import Route
-from cutlayer.wire.messages import Problem
+from cutlayer.wire.problem import Problem
 from cutlayer.wire.transports.answer import TENSOR_MEDIA_TYPE
 
 EVENT_MEDIA_TYPE = "text/event-stream"

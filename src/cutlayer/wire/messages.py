@@ -170,10 +170,8 @@ class ModelInfo(Message):
             ModelError: None are offered.
         """
         if self.embedding is None:
-            raise ModelError(
-                f"The vendor offers no embeddings of {self.name}.",
-                remedy="Take another model, or ask the vendor, whose `vendor init` says why.",
-            )
+            why = f"The vendor offers no embeddings of {self.name}."
+            raise ModelError(why, remedy="Take another model, or ask the vendor, whose `vendor init` says why.")
         return self.embedding
 
 
@@ -500,15 +498,3 @@ class AdapterList(Message):
     """The adapters of a tenant."""
 
     adapters: Annotated[tuple[AdapterInfo, ...], FailFast()]
-
-
-class Problem(BaseModel):
-    """An error as RFC 9457 problem details."""
-
-    model_config = ConfigDict(frozen=True, extra="ignore")
-
-    type: str = "about:blank"
-    title: str
-    status: int
-    detail: str = ""
-    remedy: str = ""

@@ -7,7 +7,7 @@ import torch
 
 from cutlayer.core import AuthError, VendorError
 from cutlayer.wire import Frame, routes
-from cutlayer.wire.messages import Problem
+from cutlayer.wire.problem import Problem
 from cutlayer.wire.transports.answer import check_size, refusal
 
 

@@ -12,7 +12,8 @@ from cutlayer.core import AuthError, Cut, VendorError
 from cutlayer.printable import quoted
 from cutlayer.wire.frame import Frame, Reply
 from cutlayer.wire.header import FrameError
-from cutlayer.wire.messages import MAX_ANSWER_BYTES, Message, Problem
+from cutlayer.wire.messages import MAX_ANSWER_BYTES, Message
+from cutlayer.wire.problem import Problem
 from cutlayer.wire.routes import SHARD_PUT
 
 if TYPE_CHECKING:
