@@ -32,8 +32,6 @@ _HEADER = 2**16
 """Most bytes of a denoiser's file beside its numbers."""
 _TRIED_ON = 8
 """Tokens, as if a text had them, on which a denoiser is tried."""
-
-
 _POSITIONS = 2**12
 """Tokens of texts that are denoised together, padding included: the paper's denoiser takes some 90 kB for each."""
 

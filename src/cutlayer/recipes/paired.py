@@ -206,6 +206,5 @@ def _measured(metric: str, found: Tensor | None, axes: Mapping[str, Level], *, n
     """The mean of differences `[runs, texts]`, with its interval."""
     if found is None:
         return Measure(metric, None, note="not both are there under one seed", axes=axes)
-    low, high = mean_interval(found)
-    error = standard_error(found)
+    error, low, high = mean_interval(found)
     return Measure(metric, float(found.mean()), error, found.shape[1], low, high, note=note, axes=axes)

@@ -129,8 +129,8 @@ def standard_error(differences: Tensor) -> float:
     return _spread(differences)[0]
 
 
-def mean_interval(differences: Tensor) -> tuple[float, float]:
-    """95 % of the mean of `[runs, texts]`, over texts and runs.
+def mean_interval(differences: Tensor) -> tuple[float, float, float]:
+    """The standard error of the mean of `[runs, texts]`, and the ends of its 95 % interval, over texts and runs.
 
     Of a few runs little is known of how much runs differ. Where that prevails, the interval is wider than two standard
     errors: Student's, of Satterthwaite's degrees of freedom.
@@ -139,7 +139,7 @@ def mean_interval(differences: Tensor) -> tuple[float, float]:
     """
     error, freedom = _spread(differences)
     mean, half = float(differences.double().mean()), float(stdtrit(freedom, (1 + LEVEL) / 2)) * error
-    return mean - half, mean + half
+    return error, mean - half, mean + half
 
 
 def _spread(differences: Tensor) -> tuple[float, float]:
