@@ -19,6 +19,7 @@ from cutlayer.core import (
     DataError,
     ModelError,
     PrivacyError,
+    StorageError,
     VendorError,
 )
 from cutlayer.serving.refusal import Refusal, log_without_values
@@ -72,6 +73,8 @@ def error_for(error: Exception) -> ApiError:
     if isinstance(error, Refusal):
         code = "invalid_api_key" if error.code == "wrong-key" else error.code.replace("-", "_")
         return ApiError(error.status, code, f"{error.detail} {error.remedy}", headers=error.headers)
+    if isinstance(error, StorageError):
+        log_without_values(error)  # for who runs the gateway: the application can mend nothing
     if isinstance(error, CutlayerError):
         for kind, status, code, headers in _MEANINGS:
             if isinstance(error, kind):
@@ -90,6 +93,7 @@ _MEANINGS: tuple[tuple[type[CutlayerError], int, str, dict[str, str]], ...] = (
     (AuthError, 502, "vendor_refused_key", _STAY),
     (VendorError, 503, "vendor_unavailable", _LATER),
     (ModelError, 502, "vendor_model_unusable", _STAY),
+    (StorageError, 507, "storage_unusable", _STAY),
 )
 """The first that fits. What is left has no place in an answer."""
 

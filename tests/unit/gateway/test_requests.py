@@ -14,7 +14,16 @@ from typing import Any
 import numpy as np
 import pytest
 
-from cutlayer.core import AuthError, BudgetError, ConfigError, DataError, ModelError, PrivacyError, VendorError
+from cutlayer.core import (
+    AuthError,
+    BudgetError,
+    ConfigError,
+    DataError,
+    ModelError,
+    PrivacyError,
+    StorageError,
+    VendorError,
+)
 from cutlayer.customer import Client
 from cutlayer.gateway import GatewaySettings, make_key
 from cutlayer.gateway.answers import error_for
@@ -298,6 +307,7 @@ def test_a_vendor_that_is_away_may_come_back(client: Client) -> None:
         (BudgetError("Spent."), (403, "privacy_budget_exceeded", False)),
         (PrivacyError("It would be a second look."), (403, "privacy_refused", False)),
         (ModelError("It cannot be cut."), (502, "vendor_model_unusable", False)),
+        (StorageError("The disk is full."), (507, "storage_unusable", False)),
         (DataError("No token."), (400, "invalid_input", None)),
         (ConfigError("No denoiser."), (400, "invalid_settings", None)),
         (VendorError("It refused.", status=422), (502, "vendor_refused", False)),
@@ -329,6 +339,25 @@ def test_mistakes_of_its_own_are_told_without_values(client: Client, caplog: pyt
     assert "ZeroDivisionError" in caplog.text
     assert "w7" not in caplog.text
     assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize("book", ["ledger", "vault"])
+def test_a_full_disk_is_said_and_forgotten_when_there_is_room(
+    client: Client, book: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    many = [f"w{first} w{second}" for first in range(20) for second in range(20)]
+    with gateway_of(client, Vector(eta=6)) as asking:
+        values_of(asking.embed(TEXTS))
+        full = (client.ledger if book == "ledger" else client.home.vault)._database._own()
+        full.execute("PRAGMA max_page_count=1")  # no more than it has now
+        answer = asking.embed(many)
+        assert code(answer) == (507, "storage_unusable")
+        assert answer.headers["x-should-retry"] == "false"
+        assert book in answer.json()["error"]["message"]
+        assert "full" in caplog.text
+        assert "w19" not in caplog.text
+        full.execute("PRAGMA max_page_count=1000000")
+        assert len(values_of(asking.embed(many))) == len(many)
 
 
 def test_words_are_drawn_from_texts_alone(client: Client) -> None:
