@@ -13,9 +13,9 @@ from cutlayer.core import ConfigError, Spec
 from cutlayer.core.executors import Done, executor
 from cutlayer.core.worker import attempt
 from cutlayer.customer import Silent
-from cutlayer.recipes import RECIPES, layouts
+from cutlayer.recipes import RECIPES, figures, layouts
 from cutlayer.recipes.claims import above, alike, all_below, at_least, at_most, both, falls, where_read
-from cutlayer.recipes.figures import Figure
+from cutlayer.recipes.figures import Figure, Reference
 from cutlayer.recipes.lab import Lab, Outcomes, run_cell
 from cutlayer.recipes.layouts import Layout
 from cutlayer.recipes.long_table import Measure, Number
@@ -171,6 +171,51 @@ def test_a_figure_is_a_picture_and_its_numbers(tmp_path):
     figure.draw(found, tmp_path, model="a model")
     assert picture.read_bytes() == before
     assert Figure("none", "n", Axis("eta"), "y", {"metric": "absent"}).draw(found, tmp_path, model="m") == []
+
+
+@pytest.fixture
+def drawn(monkeypatch):
+    """The pictures that are saved meanwhile."""
+    found = []
+    monkeypatch.setattr(figures, "save_picture", lambda picture, _: found.append(picture))
+    return found
+
+
+def test_a_figure_shows_what_lies_far_below_a_per_cent_axis(drawn, tmp_path):
+    layout = Layout("snd")
+    for value, y in (("number", "AUC"), (None, "read, %")):
+        content = {"name": "f", "title": "F", "x": "eta", "y": y, "where": {"metric": "success"}}
+        layout._figure({**content, **({"value": value} if value else {})}).draw(
+            results([(NEAR, 0.5), (FAR, 0.6)]), tmp_path, model="m"
+        )
+    (numbers,), (shares,) = (picture.axes for picture in drawn)
+    low, high = numbers.get_ylim()
+    assert 0.4 < low < 0.5 < 0.6 < high < 0.7
+    assert shares.get_ylim() == (-2, 102)
+
+
+def test_a_note_that_all_of_a_papers_numbers_have_stands_in_the_legend_once(drawn, tmp_path):
+    figure = Figure("read", "Read", Axis("eta"), "read, %", {"metric": "success"})
+    for notes in (("one model", "one model"), ("one model", "another")):
+        stated = [Stated("success", 0.5, axes, "halving", note) for axes, note in zip((NEAR, FAR), notes, strict=True)]
+        figure.draw(results([(NEAR, 0.2), (FAR, 0.6)], stated=stated), tmp_path, model="m")
+    legends = [[text.get_text() for text in picture.legends[0].get_texts()] for picture in drawn]
+    assert legends == [["halving", "the paper (one model)"], ["halving", "the paper"]]
+    marked = [[text.get_text() for text in picture.axes[0].texts] for picture in drawn]
+    assert marked == [["", ""], ["one model", "another"]]
+
+
+def test_what_stands_nowhere_along_is_no_line(drawn, tmp_path):
+    figure = Figure(
+        "f", "F", Axis("eta"), "%", {"metric": "success"}, colour=Axis("method"),
+        references=[Reference("whoever knows no text", "success", {"method": "frequent"})],
+    )  # fmt: skip
+    ours = {"method": "ours"}
+    found = results([({**NEAR, **ours}, 0.5), ({**FAR, **ours}, 0.6), ({"method": "frequent"}, 0.4)])
+    _, numbers = figure.draw(found, tmp_path, model="m")
+    assert set(pandas.read_csv(numbers)["method"]) == {"ours"}
+    assert [text.get_text() for text in drawn[0].legends[0].get_texts()] == ["ours", "whoever knows no text"]
+    assert any(list(line.get_ydata()) == [40, 40] for line in drawn[0].axes[0].lines)
 
 
 # ---------------------------------------------------------------- layouts

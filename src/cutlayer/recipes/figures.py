@@ -24,6 +24,8 @@ PALETTE = ("#1f77b4", "#d95f02", "#1b9e77", "#7b3294", "#e7298a", "#666666", "#a
 MARKS = ("o", "s", "^", "D", "v", "P", "X")
 STYLES: tuple[Literal[":", "--", "-."], ...] = (":", "--", "-.")
 """Of levels drawn across."""
+SHARES = (-2, 102)
+"""Limits of an axis of per cent."""
 WIDTH, HEIGHT, LOW = 5.2, 4.4, 3.2
 """Inches of a panel, which is lower where there are several rows of them."""
 _LETTERS = 70
@@ -59,7 +61,7 @@ class Figure:
         value: What of a number is drawn; per cent by default.
         logarithmic: Whether the axis along is numbers on a logarithmic scale, else places in their order.
         scale: Of the y axis: `linear` or `log`.
-        limits: Of the y axis.
+        limits: Of the y axis; of per cent by default, and `None` leaves them to what is drawn.
         references: Levels drawn across.
         about: What was measured, for the title, where it is not the recipe's model.
     """
@@ -77,16 +79,17 @@ class Figure:
     value: Callable[[float], float] = lambda value: 100 * value
     logarithmic: bool = False
     scale: str = "linear"
-    limits: tuple[float, float] | None = (-2, 102)
+    limits: tuple[float, float] | None = SHARES
     references: Sequence[Reference] = ()
     about: str = ""
 
     def rows(self, results: Results) -> pd.DataFrame:
-        """What is drawn: pooled over seeds, with the ends of its error bars."""
+        """What is drawn, pooled over seeds, with the ends of its error bars; what stands nowhere along is not."""
         used = (self.row, self.panel, self.colour, self.x)
         axes = list(dict.fromkeys(axis.name for axis in used if axis is not None))
         wanted = select(results.frame, {"source": SOURCES, **self.where})
         wanted = wanted.reindex(columns=[*wanted.columns, *(name for name in axes if name not in wanted)])
+        wanted = wanted.dropna(subset=[self.x.name])
         found: list[dict[str, Any]] = []
         for place, group in wanted.groupby([*axes, _SOURCE], sort=False, dropna=False):
             number = results.pooled(group)
@@ -116,6 +119,11 @@ class Figure:
         from matplotlib.figure import Figure as Drawing
 
         here, paper = (rows[rows[_SOURCE] == source] for source in ("here", "paper"))
+        stars = "" if paper.empty else "the paper"
+        notes = set(paper["note"])
+        if len(notes) == 1 and (note := notes.pop()):  # told once, and not at each star
+            stars = f"the paper ({note})"
+            paper = paper.assign(note="")
         names = list(dict.fromkeys(here[self.colour.name].map(self.colour.text)))
         colours = {name: PALETTE[place % len(PALETTE)] for place, name in enumerate(names)}
         marks = {name: MARKS[(place // len(PALETTE)) % len(MARKS)] for place, name in enumerate(names)}
@@ -143,7 +151,7 @@ class Figure:
             axes.set_title(", ".join(axis.text(level) for axis, level in facets), fontsize=9)
             self._finish(axes, ours, stated, colours, results, place)
         told = {} if self.colour.name == self.x.name else colours  # names that stand below need no legend
-        handles = _legend(told, marks, [each.label for each in self.references], stated=not paper.empty)
+        handles = _legend(told, marks, [each.label for each in self.references], stars)
         if handles:
             drawing.legend(handles=handles, loc="outside lower center", ncols=2, fontsize=8)
         drawing.suptitle(f"{self.title}\non {model}", fontsize=10)
@@ -209,7 +217,7 @@ class Figure:
             axes.set_ylim(*self.limits)
 
 
-def _legend(colours: Mapping[str, str], marks: Mapping[str, str], levels: Sequence[str], *, stated: bool) -> list[Any]:
+def _legend(colours: Mapping[str, str], marks: Mapping[str, str], levels: Sequence[str], stars: str) -> list[Any]:
     from matplotlib.lines import Line2D
 
     found = [Line2D([], [], color=colour, marker=marks[name], label=name) for name, colour in colours.items()]
@@ -217,8 +225,8 @@ def _legend(colours: Mapping[str, str], marks: Mapping[str, str], levels: Sequen
         Line2D([], [], color="0.4", linestyle=style, label=label)
         for style, label in zip(cycle(STYLES), levels, strict=False)
     ]
-    if stated:
-        found.append(Line2D([], [], color="0.3", marker="*", linestyle="", label="the paper"))
+    if stars:
+        found.append(Line2D([], [], color="0.3", marker="*", linestyle="", label=stars))
     return found
 
 

@@ -8,19 +8,23 @@ each item of `name`, which the entry calls `each`; `shared` holds what several p
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, cast
 
 from cutlayer.recipes import tables
-from cutlayer.recipes.figures import Figure, Reference
+from cutlayer.recipes.figures import SHARES, Figure, Reference
 from cutlayer.recipes.options import read_yaml
 from cutlayer.recipes.study import Part, Scenario, Told
 from cutlayer.recipes.tables import Axis, Column, Pivot, Show
 
 SHOWS = ("share", "complement", "error", "plain", "points", "scaled")
 """Of `tables`: those that take numbers, as in `share 2`; every other name is a function of a number."""
-VALUES = {"number": float, "complement": lambda value: 100 * (1 - value), "GB": lambda value: value / 1e9}
-"""What figures draw of a number, where it is not per cent."""
+VALUES: Mapping[str, tuple[Callable[[float], float], tuple[float, float] | None]] = {
+    "number": (float, None),
+    "complement": (lambda value: 100 * (1 - value), SHARES),
+    "GB": (lambda value: value / 1e9, None),
+}
+"""What figures draw of a number, where it is not per cent, and the limits of its axis."""
 AXES = ("x", "colour", "panel", "row")
 """The axes of a figure."""
 
@@ -78,7 +82,8 @@ class Layout:
         if "below" in made:
             made["below"] = _column(made["below"])
         if "value" in made:
-            made["value"] = VALUES[made["value"]]
+            made["value"], limits = VALUES[made["value"]]
+            made.setdefault("limits", limits)
         return Figure(**made)
 
     def _axis(self, content: Any) -> Axis:

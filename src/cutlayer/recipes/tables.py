@@ -129,6 +129,11 @@ def eta_text(eta: Any) -> str:
     return "∞" if math.isinf(eta) else f"{eta:g}"
 
 
+def share_text(share: Any) -> str:
+    """A share of something as a level of an axis."""
+    return f"{100 * share:g} %"
+
+
 @dataclass(frozen=True)
 class Axis:
     """An axis as readers see it.
