@@ -1,4 +1,4 @@
-"""MTEB on private text: a task of your own data, embedded by a vendor that cannot read it.
+"""MTEB on private text: a task of your own data, embedded by a vendor that sees only what is released of it.
 
 Needs `pip install 'cutlayer[mteb]'`, a vendor's address and key in CUTLAYER_VENDOR and CUTLAYER_API_KEY, and a file
 with the columns `text` and `label`, of which every other row is learnt from:

@@ -1,7 +1,8 @@
 """The official OpenAI client, unchanged, with private text: by a gateway on this machine.
 
     cutlayer gateway key
-    cutlayer gateway --eta 80 --vendor https://vendor.example:8377 --alias text-embedding-3-small=starter
+    export CUTLAYER_VENDOR=https://vendor.example:8377
+    cutlayer gateway --eta 80 --denoiser none --alias text-embedding-3-small=starter
 
     OPENAI_BASE_URL=http://127.0.0.1:8378/v1 OPENAI_API_KEY=KEY python examples/openai_client.py
 

@@ -3,9 +3,12 @@
 Each gateway embeds the same questions by other settings (clean, denoised, noisy); Qdrant runs in this process. Take
 public questions: the first gateway shows them to the vendor as they are.
 
+    cutlayer gateway key
     cutlayer gateway --port 8401 --eta inf
     cutlayer gateway --port 8402 --eta 80 --mechanism vector --clip
-    cutlayer gateway --port 8403 --eta 80 --mechanism vector --clip --denoiser none
+    cutlayer gateway --port 8403 --eta 80 --mechanism vector --denoiser none
+
+The second needs a denoiser that the vendor trained with `--mechanism vector --clip`.
 
     OPENAI_API_KEY=KEY python examples/qdrant_search.py pairs.csv --model starter \
         --gateway clean=http://127.0.0.1:8401/v1 --gateway SnD=http://127.0.0.1:8402/v1 \

@@ -32,7 +32,8 @@ from cutlayer.data import Dataset
 from cutlayer.models import Head, Inputs, embedding_spec, pool
 from cutlayer.models.load import resolve
 from cutlayer.privacy import CtiSpec, NoPrivacy, PrivacySpec, TextToText, Vector, Words
-from cutlayer.wire import Form, WireType, routes, unpack
+from cutlayer.wire import Form, Reply, WireType, routes, unpack
+from cutlayer.wire.messages import ModelList
 from cutlayer.wire.recording import Direction, read_recording
 from cutlayer.wire.transports import RecordingTransport
 from tests.equivalence.zoo import CONFIGURATIONS, ENCODERS, SEQ2SEQ, families_first, make_model
@@ -173,6 +174,50 @@ def test_of_a_text_its_embedding_is_kept_and_nothing_that_follows_from_the_secre
     with closing(sqlite3.connect(tmp_path / "home" / "vault.sqlite")) as vault:
         ((kept,),) = vault.execute("SELECT count(*) FROM sealed").fetchall()
     assert kept == len(texts)
+
+
+def test_an_answer_that_no_embedding_is_spoils_no_later_one(
+    data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kept, it would be what this text is answered with for good; and what one vendor answered is not another's."""
+    infer, at_vendor = QueryLink.infer, Vector(eta=6)
+
+    def spoilt(link: QueryLink, sent: Any) -> torch.Tensor:
+        return infer(link, sent).index_fill(0, torch.tensor([1]), 3e38)
+
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with monkeypatch.context() as patched:
+            patched.setattr(QueryLink, "infer", spoilt)
+            with pytest.raises(VendorError, match=r"numbers as large as 3e\+38"):
+                client.embed(TEST, privacy=at_vendor, denoiser="none", progress=None)
+        found = client.embed(TEST, privacy=at_vendor, denoiser="none", progress=None)
+        assert found.sent == len(TEST)
+        assert np.abs(found.values).max() < 100
+        assert not client.embed(TEST, privacy=at_vendor, denoiser="none", progress=None).sent
+        monkeypatch.setattr(type(client.transport), "peer", "https://another.example", raising=False)
+        elsewhere = Client(transport=client.transport, home=tmp_path / "home", device="cpu")
+        assert elsewhere.embed(TEST, privacy=at_vendor, denoiser="none", progress=None).sent == len(TEST)
+
+
+def test_embeddings_are_as_wide_as_the_model(
+    data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What an answer may take of memory follows from what the vendor says of its width."""
+    expect = Reply.expect
+
+    def answered(response: Reply, kind: Any) -> Any:
+        found = expect(response, kind)
+        if not isinstance(found, ModelList):
+            return found
+        (own,) = found.models
+        wide = own.require_embedding().model_copy(update={"width": 4096})
+        return ModelList(models=(own.model_copy(update={"embedding": wide}),))
+
+    monkeypatch.setattr(Reply, "expect", answered)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        with pytest.raises(VendorError, match="has width 32, and its embeddings have 4096"):
+            client.embed(TEST, eta=6, denoiser="none", progress=None)
+        assert not any(entry.texts for entry in client.ledger.frames())
 
 
 def test_a_vendor_sees_a_query_like_others(data_dir: Path, api_key: str, tmp_path: Path) -> None:

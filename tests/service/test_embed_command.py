@@ -50,6 +50,8 @@ def test_an_array_is_written_and_nothing_is_sent_twice(
     assert told["uplink_bytes"] > 30
     assert told["guarantee"]["claim"] == "metric-dp"
     assert (again.result["sent"], again.result["uplink_bytes"]) == (0, 0)
+    assert (told["replaced"] is None) == bool(how)
+    assert again.result["replaced"] == told["replaced"] != 0
     written = np.load(tmp_path / "notes.npy", allow_pickle=False)
     assert (written.shape, written.dtype) == ((30, 32), np.float32)
     assert stat.S_IMODE((tmp_path / "notes.npy").stat().st_mode) == 0o600
@@ -71,14 +73,16 @@ def test_a_denoiser_is_trained_listed_and_used(data_dir: Path, notes: Path, tmp_
     assert trained.code == 0, trained.err
     listed = run("vendor", "denoiser", "list", *offer)
     assert f"{trained.result['denoiser']} of tiny: light, for vector with clip in bf16" in listed.out
-    assert "MSE, noisy" in listed.out
+    assert "MSE: as answered" in " ".join(listed.out.split())
     (group,) = [each for each in trained.result["groups"] if each["lowest"] <= 20 <= each["highest"]]
     asked = ("embed", "--input", notes, "--text-column", "note", "--output", tmp_path / "notes.npy", "--eta", 20, *how)
     told, shown = run(*asked, "--json"), run(*asked)
     assert (told.code, shown.code) == (0, 0), told.err
     assert told.result["denoised_for"] == [group["lowest"], group["highest"]]
     assert "the bound of clipped norms, SnD eq. (2)" in {each["what"] for each in told.result["deviations"]}
-    assert f"- Guarantee: metric-dp, eta 20 per token. Denoiser: for eta {group['lowest']:g} to" in shown.out
+    assert "- Guarantee: metric-dp, eta 20 per token" in shown.out
+    assert f"- Denoiser: {trained.result['denoiser']}, for eta {group['lowest']:g} to" in shown.out
+    assert (told.result["denoiser"], told.result["replaced"]) == (trained.result["denoiser"], None)
     assert run("vendor", "denoiser", "remove", *offer, "--id", trained.result["denoiser"]).code == 0
     assert run(*asked).code == 3
 

@@ -17,8 +17,8 @@ def convert_eta(
         typer.Option(
             "--of",
             metavar="TOOL",
-            help="Whose parameter it is, and gets etas: sap, rapt, snd, snd-code, snd-gaussian, mldp, splitllm, "
-            "diffprivlib, santext or custext.",
+            help="Read VALUE as this tool's parameter and convert it to etas: sap, rapt, snd, snd-code, snd-gaussian, "
+            "mldp, splitllm, diffprivlib, santext or custext.",
             show_default=False,
         ),
     ] = None,

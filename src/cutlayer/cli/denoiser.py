@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 _COLUMNS = (
     *("etas", "trained at", "texts"),
-    *("cosine, noisy", "denoised", "without the answer", "mean of all", "MSE, noisy", "denoised"),
+    *("cosine: as answered", "denoised", "answer masked", "mean embedding", "MSE: as answered", "denoised"),
 )
 denoisers = typer.Typer(no_args_is_help=True, help="Denoisers of a model's embeddings, which customers run at home.")
 
@@ -88,7 +88,7 @@ def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
     for each in found:
         _show(output, place.model, each)
     if not found:
-        output.show(f"There is no denoiser of {place.model}.")
+        output.show(f"There is no denoiser for {place.model}.")
     for denoiser in unreadable:
         output.show(f"Unreadable: {denoiser}. Customers are not offered it. `remove` it, and train it again.")
     for denoiser in begun:
@@ -111,7 +111,7 @@ def remove(
     ],
     as_json: AsJson = False,
 ) -> None:
-    """Offer a denoiser no longer, or give up an unfinished training. Customers no longer embed with it."""
+    """Withdraw a denoiser, or discard an unfinished training. Customers stop using it with their next call."""
     from cutlayer.core import ConfigError
     from cutlayer.vendor import VendorSettings
     from cutlayer.vendor.denoisers import remove_denoiser

@@ -65,8 +65,13 @@ def embed(
 
         finish(fill)
     output.show(f"Embedded {len(found.values)} texts, {found.values.shape[1]} numbers each: {files.output}")
-    taken_out = "none" if found.denoised_for is None else "for eta {:g} to {:g}".format(*found.denoised_for)
-    output.show(f"- Guarantee: {found.guarantee}. Denoiser: {taken_out}")
+    removed = (
+        "none" if found.denoised_for is None else "{}, for eta {:g} to {:g}".format(found.denoiser, *found.denoised_for)
+    )
+    output.show(f"- Guarantee: {found.guarantee}")
+    output.show(f"- Denoiser: {removed}")
+    if found.replaced is not None:
+        output.show(f"- Tokens replaced: {found.replaced} of {found.tokens}")
     output.show(f"- Sent: {found.sent} texts, {found.uplink_bytes} bytes; received: {found.downlink_bytes} bytes")
     output.show(
         f"- Texts cut, because the model or --max-length takes no more: {found.cut_texts} of {len(found.values)}"
@@ -83,6 +88,8 @@ def embed(
             "cut_texts": found.cut_texts,
             "uplink_bytes": found.uplink_bytes,
             "downlink_bytes": found.downlink_bytes,
+            "replaced": found.replaced,
+            "denoiser": found.denoiser,
             "denoised_for": found.denoised_for,
             "guarantee": found.guarantee.model_dump(mode="json"),
             "deviations": [fields(each) for each in found.deviations],
@@ -96,5 +103,5 @@ def register(app: typer.Typer) -> None:
     """Adds the command to the main app."""
     app.command(
         epilog="Example: cutlayer embed --input notes.csv --output notes.npy --eta 80 "
-        "--vendor https://vendor.example:8377"
+        "--denoiser none --vendor https://vendor.example:8377"
     )(embed)

@@ -18,7 +18,7 @@ from cutlayer.serving.address import Address
 
 app = typer.Typer(
     epilog="Example: cutlayer gateway --vendor https://vendor.example:8377 --eta 80 "
-    "--alias text-embedding-3-small=starter",
+    "--denoiser none --alias text-embedding-3-small=starter",
     invoke_without_command=True,
 )
 
@@ -61,7 +61,7 @@ def gateway(
 @app.command(epilog="Example: cutlayer gateway key")
 @settings_command(config=False)
 def key(folder: Annotated[dict[str, Any], Part(Connection, ("home",))], as_json: AsJson = False) -> None:
-    """Make the key that applications send to the gateway, and print it. The one before it opens nothing any more."""
+    """Make the key that applications send to the gateway, and print it. The previous key stops working."""
     from cutlayer.customer import Home
     from cutlayer.gateway import make_key
 

@@ -32,7 +32,12 @@ class DenoiserSpec(SpecFamily):
         def kind(self) -> DenoiserKind:
             """The name of the architecture."""
 
-    width: int = Field(ge=1, le=2**24)
+        @property
+        @abstractmethod
+        def widest(self) -> int:
+            """Numbers that a position has at its widest place inside: memory in use grows with them."""
+
+    width: int = Field(ge=1, le=2**16)
 
 
 class PaperDenoiserSpec(DenoiserSpec):
@@ -51,9 +56,14 @@ class PaperDenoiserSpec(DenoiserSpec):
     kind: Literal["paper"] = "paper"
     d_ff: int = Field(ge=1, le=2**16)
     d_kv: int = Field(ge=1, le=2**12)
-    n_head: int = Field(ge=1, le=2**8)
-    layers: int = Field(ge=1, le=2**8)
+    n_head: int = Field(ge=1, le=2**6)
+    layers: int = Field(ge=1, le=2**6)
     placed: bool = True
+
+    @property
+    def widest(self) -> int:
+        """See `DenoiserSpec.widest`."""
+        return max(self.width, self.d_ff, self.n_head * self.d_kv)
 
 
 class LightDenoiserSpec(DenoiserSpec):
@@ -68,9 +78,19 @@ class LightDenoiserSpec(DenoiserSpec):
 
     kind: Literal["light"] = "light"
     inner: int = Field(ge=2, le=2**12)
-    n_head: int = Field(ge=1, le=2**8)
-    layers: int = Field(ge=1, le=2**8)
+    n_head: int = Field(ge=1, le=2**6)
+    layers: int = Field(ge=1, le=2**6)
     means: int = Field(ge=1, le=2**6)
+
+    @property
+    def d_ff(self) -> int:
+        """Width of the map in each layer."""
+        return 4 * self.inner
+
+    @property
+    def widest(self) -> int:
+        """See `DenoiserSpec.widest`."""
+        return max(self.width, self.d_ff)
 
 
 class _Row(NamedTuple):

@@ -20,7 +20,7 @@ class EmbeddingSpec(Spec):
         max_length: Tokens of a text that are read, special tokens included; `None` for the model's own limit.
     """
 
-    width: int = Field(ge=1, le=2**24)
+    width: int = Field(ge=1, le=2**16)
     pooling: Literal["mean", "cls", "last", "max"]
     normalize: bool = False
     max_length: int | None = Field(default=None, ge=1)

@@ -34,6 +34,8 @@ _TRIED_ON = 8
 """Tokens, as if a text had them, on which a denoiser is tried."""
 _POSITIONS = 2**12
 """Tokens of texts that are denoised together, padding included: the paper's denoiser takes some 90 kB for each."""
+_WIDEST = 8
+"""Times the width of embeddings that a denoiser may be inside; the paper's are 2.8 times as wide at most."""
 
 
 @dataclass(frozen=True)
@@ -161,11 +163,11 @@ def why_not(group: DenoiserGroup) -> str | None:
     }
     if not beaten_by:
         return None
-    numbers = ", ".join(f"{name} {each.cosine:.3f} and {each.mse:.3g}" for name, each in beaten_by.items())
+    numbers = ", ".join(f"{name}, cosine {each.cosine:.3f} and MSE {each.mse:.3g}" for name, each in beaten_by.items())
     return (
         f"The vendor's denoiser for eta {group.lowest:g} to {group.highest:g} is no better than "
-        f"{' or '.join(beaten_by)}, by the vendor's own measurement on {group.n} public texts: cosine to the embedding "
-        f"without noise and squared difference are {better.cosine:.3f} and {better.mse:.3g} with it; {numbers}."
+        f"{' or '.join(beaten_by)}, by the vendor's own measurement on {group.n} public texts: denoised, cosine to "
+        f"clean embeddings {better.cosine:.3f} and MSE {better.mse:.3g}; {numbers}."
     )
 
 
@@ -225,6 +227,8 @@ def fetch_denoiser(
     widths = info.shape.width, info.embedding.width, table.shape[1]
     if len(set(widths)) > 1:
         raise _other("it has width {}, the model's embeddings {} and rows of its tokens {}".format(*widths))
+    if info.shape.widest > _WIDEST * info.shape.width:
+        raise _other(f"inside it is {info.shape.widest} wide, more than {_WIDEST} times its embeddings")
     with torch.device("meta"):
         shapes = {name: tuple(value.shape) for name, value in build_denoiser(info.shape).state_dict().items()}
     numbers = 4 * sum(math.prod(shape) for shape in shapes.values())

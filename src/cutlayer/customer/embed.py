@@ -17,7 +17,17 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor, nn
 
-from cutlayer.core import ConfigError, Cut, CutlayerWarning, DataError, Deviation, Fault, Guarantee, Tokens
+from cutlayer.core import (
+    ConfigError,
+    Cut,
+    CutlayerWarning,
+    DataError,
+    Deviation,
+    Fault,
+    Guarantee,
+    Tokens,
+    VendorError,
+)
 from cutlayer.customer.ask import check_texts, frames_of
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
@@ -46,6 +56,8 @@ from cutlayer.wire.messages import ModelInfo
 
 _FEWEST_ROADS, _MOST_ROADS = 4, 16
 """That are kept open. An application that asks by several etas takes turns among as many roads."""
+_LARGEST = 2.0**20
+"""That a number of an embedding may be: sums of squares of such numbers fit into fp32 when noise is taken out."""
 _TABLE_BYTES = 2**30
 """Each road searches in a table of its own: of those beyond the fewest, tables may have so many bytes together."""
 
@@ -64,7 +76,9 @@ class Embedded:
         uplink_bytes: What was sent, headers included.
         downlink_bytes: What was received.
         guarantee: What each release promises, and what not.
-        denoised_for: The etas that the denoiser is for; `None` where none was used.
+        replaced: How many of the tokens left as others; `None` where noisy rows left, and of words.
+        denoiser: Its id; `None` where none was used.
+        denoised_for: The etas that it is for.
         deviations: Where privatizer and denoiser differ from the papers.
     """
 
@@ -77,6 +91,8 @@ class Embedded:
     uplink_bytes: int
     downlink_bytes: int
     guarantee: Guarantee
+    replaced: int | None
+    denoiser: str | None
     denoised_for: tuple[float, float] | None
     deviations: tuple[Deviation, ...]
 
@@ -347,6 +363,8 @@ class Embeddings:
             uplink_bytes=asked.link.uplink_bytes,
             downlink_bytes=asked.link.downlink_bytes,
             guarantee=self.session.privatizer.guarantee,
+            replaced=asked.link.replaced,
+            denoiser=None if self.denoiser is None else self.denoiser[0].denoiser,
             denoised_for=None if self.denoiser is None else (self.denoiser[1].lowest, self.denoiser[1].highest),
             deviations=(
                 *self.session.privatizer.deviations,
@@ -435,8 +453,9 @@ class EmbeddingLink(QueryLink):
         embedding = model.require_embedding()
         super().__init__(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=embedding.width)
         self._vault = vault
-        told = model.fingerprint, embedding.pooling, spec.form.value, spec.wire_type.value
-        self._context = f"embedding/{'/'.join(told)}".encode()
+        told = model.fingerprint, str(embedding.width), embedding.pooling, spec.form.value, spec.wire_type.value
+        # by its vendor, too: what one answered must not stand for what another would
+        self._context = f"embedding/{'/'.join((*told, gate.peer))}".encode()
         self.texts = torch.arange(0)
         self.queries: list[Tensor] = []
         self.replaced: int | None = 0
@@ -461,6 +480,12 @@ class EmbeddingLink(QueryLink):
         if asked:
             rows = torch.tensor(list(asked.values()))
             found = super().infer(sent.select(rows)).float().cpu()
+            if (largest := float(found.abs().max())) > _LARGEST:  # kept, it would spoil this text's embedding for good
+                raise VendorError(
+                    f"The vendor's answer has numbers as large as {largest:.1g}, which no embedding has.",
+                    status=200,
+                    remedy="Ask the vendor. Nothing of the answer is kept.",
+                )
             answered = {name: row.numpy().tobytes() for name, row in zip(asked, found, strict=True)}
             bodies |= self._vault.put_many(answered)
             self.queries.append(self.texts[rows])

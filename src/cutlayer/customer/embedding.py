@@ -21,9 +21,9 @@ class EmbeddingSettings(SettingsSpec):
 
     denoiser: str = setting(
         AUTO,
-        help="auto: take the noise out of embeddings with the vendor's denoiser for this mechanism and eta, at home; "
-        "where it has none, the call is refused, and of several the one is taken that came nearest on public text. An "
-        "id: that one of the vendor's. none: embeddings as they come.",
+        help="auto: remove the noise at home with the vendor's denoiser for this mechanism and eta; of several, the "
+        "one with the highest cosine on public text; refused where there is none. ID: this denoiser of the vendor's. "
+        "none: embeddings as the vendor returns them.",
         shown=Shown(EMBEDDING, source="SnD §3.4", metavar="auto|none|ID"),
         pattern=rf"^({AUTO}|{NONE}|[0-9a-f]{{32}})$",
     )

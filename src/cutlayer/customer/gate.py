@@ -115,6 +115,11 @@ class Gate:
         self._terms = terms or Terms()
 
     @property
+    def peer(self) -> str:
+        """The vendor's address, as the ledger has it."""
+        return self._transport.peer
+
+    @property
     def width(self) -> int:
         """Elements of a row of the upper boundary."""
         return self._terms.width

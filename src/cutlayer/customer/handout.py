@@ -63,7 +63,7 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
 
     Raises:
         ModelError: The vendor has no such model.
-        VendorError: The vendor speaks another version of the protocol.
+        VendorError: The vendor speaks another version of the protocol, or what it says of the model cannot be.
     """
     service = gate.send(routes.SERVICE).expect(ServiceInfo)
     if service.protocol != PROTOCOL:
@@ -78,7 +78,14 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
         raise ModelError(
             f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {quoted(', '.join(sorted(models)))}."
         )
-    return Offer(models[wanted], service.max_rows_per_step, service.max_step_bytes)
+    model = models[wanted]
+    if model.embedding is not None and model.embedding.width != model.width:  # what answers take of memory follows
+        raise VendorError(
+            f"The vendor's model {wanted} has width {model.width}, and its embeddings have {model.embedding.width}.",
+            status=200,
+            remedy="Ask the vendor; nothing was sent.",
+        )
+    return Offer(model, service.max_rows_per_step, service.max_step_bytes)
 
 
 def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: Progress) -> Archive:

@@ -74,7 +74,9 @@ def error_for(error: Exception) -> ApiError:
         code = "invalid_api_key" if error.code == "wrong-key" else error.code.replace("-", "_")
         return ApiError(error.status, code, f"{error.detail} {error.remedy}", headers=error.headers)
     if isinstance(error, StorageError):
-        log_without_values(error)  # for who runs the gateway: the application can mend nothing
+        log_without_values(error)  # where they are is told to whoever runs the gateway, and to no application
+        said = "The gateway's own files cannot be used; its log says why."
+        return ApiError(507, "storage_unusable", said, headers=_STAY)
     if isinstance(error, CutlayerError):
         for kind, status, code, headers in _MEANINGS:
             if isinstance(error, kind):
@@ -93,7 +95,6 @@ _MEANINGS: tuple[tuple[type[CutlayerError], int, str, dict[str, str]], ...] = (
     (AuthError, 502, "vendor_refused_key", _STAY),
     (VendorError, 503, "vendor_unavailable", _LATER),
     (ModelError, 502, "vendor_model_unusable", _STAY),
-    (StorageError, 507, "storage_unusable", _STAY),
 )
 """The first that fits. What is left has no place in an answer."""
 

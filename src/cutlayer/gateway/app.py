@@ -70,10 +70,12 @@ class Gateway:
         self.joiner = Joiner(client, self.absence)
         self.created = int(time.time())
         self._aliases = _aliases(settings.alias)
+        self._served = frozenset(self._aliases.values())
         self._models: dict[str, ModelInfo] = {}
         self._looked = -math.inf
         self._looks = ThreadPoolExecutor(1, thread_name_prefix="models")
         self._looking: Future[dict[str, ModelInfo]] | None = None
+        self._reads = ThreadPoolExecutor(1, thread_name_prefix="ledger")
 
     def open(self) -> None:
         """Opens the roads to the models that aliases name, or to the vendor's default one, before anybody asks.
@@ -82,19 +84,22 @@ class Gateway:
             ConfigError: An alias is of a model that the vendor does not have, or there is no denoiser for the settings.
             VendorError: The vendor does not answer.
         """
-        offered = self._look()
+        self._look()
+        offered = self._offered()
         if missing := sorted(set(self._aliases.values()) - set(offered)):
             allowed = f"must be one of the vendor's models with embeddings: {', '.join(sorted(offered))}"
             raise ConfigError([Fault("alias", missing[0], allowed)])
         # by its name, as requests will have it: else the first of them would open another road to it
-        for name in sorted(set(self._aliases.values())) or [choose_model(self.client.gate(), None).model.name]:
+        for name in sorted(self._served):
             self.joiner.open(self.spec.model_copy(update={"model": name}), denoiser=self.denoiser)
 
     async def models(self) -> dict[str, ModelInfo]:
         """The vendor's models by all the names that they have here; asks the vendor where it was not asked of late.
 
-        Models without embeddings are left out, and aliases of a model that the vendor has taken away. However many wait
-        for it, one thread asks: a vendor that is silent holds up none in which keys are checked.
+        Those are the models that aliases name; without aliases the one that was the vendor's default when it was first
+        asked. Eta is a number in the unit of one model's table, so that no application may choose another model for it.
+        Left out is what has no embeddings, or was taken away. However many wait for it, one thread asks: a vendor that
+        is silent holds up none in which keys are checked.
 
         Raises:
             VendorError: The vendor does not answer.
@@ -107,15 +112,30 @@ class Gateway:
 
     def _look(self) -> dict[str, ModelInfo]:
         with self.absence.noted():
-            offered = self.client.gate().send(routes.MODELS).expect(ModelList).models
-        named = {model.name: model for model in offered if model.embedding is not None}
+            if not self._served:
+                self._served = frozenset({choose_model(self.client.gate(), None).model.name})
+            named = {name: model for name, model in self._offered().items() if name in self._served}
         self._models = {**named, **{alias: named[name] for alias, name in self._aliases.items() if name in named}}
         self._looked = time.monotonic()
         return self._models
 
+    def _offered(self) -> dict[str, ModelInfo]:
+        models = self.client.gate().send(routes.MODELS).expect(ModelList).models
+        return {model.name: model for model in models if model.embedding is not None}
+
+    async def ledger(self) -> LedgerSummary:
+        """What left, in sum; however many ask, one of them at a time: it is read from all entries."""
+        return await asyncio.wrap_future(self._reads.submit(self._summary))
+
+    def _summary(self) -> LedgerSummary:
+        # over a connection of its own: reading all of it takes longer than a batch may wait
+        with closing(Ledger(self.client.ledger.path)) as book:
+            return book.summary()
+
     def close(self) -> None:
         """Finishes what waits, and gives connections back."""
         self._looks.shutdown()
+        self._reads.shutdown(cancel_futures=True)
         self.compute.close(self.client.close)
 
     async def model(self, name: str) -> ModelInfo:
@@ -129,15 +149,16 @@ class Gateway:
             raise ApiError(
                 404,
                 "model_not_found",
-                f"There is no model of this name; there are: {', '.join(sorted(models))}. A name that the application "
-                "has is given with --alias NAME=MODEL.",
+                f"This gateway has no model of this name; it has: {', '.join(sorted(models))}. Others, and names that "
+                "applications have for them, are given at its start with --alias NAME=MODEL.",
                 param="model",
             )
         return models[name]
 
     async def embed(self, request: Request) -> Response:
         """Answers a request for embeddings."""
-        asked = read_request(await request.body())
+        body = await request.body()
+        asked = await run_in_threadpool(read_request, body)
         inputs = inputs_of(asked, self.settings)
         model = await self.model(asked.model)
         width = width_of(asked, self.settings, width=model.require_embedding().width)
@@ -282,10 +303,8 @@ def create_app(
     async def health(_: Request) -> Response:
         return answers.plain({"status": "ok"})
 
-    def ledger(_: Request) -> Response:
-        # over a connection of its own: reading all of it takes longer than a batch may wait
-        with closing(Ledger(client.ledger.path)) as book:
-            return answers.plain(_SUMMARY.dump_python(book.summary(), mode="json"))
+    async def ledger(_: Request) -> Response:
+        return answers.plain(_SUMMARY.dump_python(await gateway.ledger(), mode="json"))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:

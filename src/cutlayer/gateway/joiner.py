@@ -23,8 +23,11 @@ from cutlayer.gateway.answers import ApiError
 
 _MOST_TEXTS: Final = 4096
 """Of a batch: those who come behind it wait no longer than for so many."""
-_BAD_REQUEST, _TOO_MANY, _SERVER = 400, 429, 500
+_ANSWERED, _BAD_REQUEST, _TOO_MANY, _SERVER = 200, 400, 429, 500
 _OF_THE_KEY = (401, 403)
+_CHARACTERS: Final = 64
+"""Of a text for each token that the model reads. Reading a text as tokens takes some hundred times its memory, and it
+is read to its end to be counted: a few megabytes of one text would stop the gateway for all."""
 
 
 @dataclass(frozen=True)
@@ -160,8 +163,11 @@ _OF_ONE: Final = (PrivacyError, ConfigError, DataError, VendorError)
 
 
 def _is_of_one(error: Exception) -> bool:
-    """Whether a refusal may be about one request: a vendor's is where it says that what it got is wrong."""
-    if not isinstance(error, VendorError):
+    """Whether a refusal may be about one request: a vendor's is where it says that what it got is wrong.
+
+    An answer that cannot be used may be to one text, too.
+    """
+    if not isinstance(error, VendorError) or error.status == _ANSWERED:
         return True
     return _BAD_REQUEST <= error.status < _SERVER and error.status not in (_TOO_MANY, *_OF_THE_KEY)
 
@@ -178,8 +184,12 @@ def _read(road: Embeddings, asked: Asked) -> Tokens:
     """
     texts = [each for each in asked.inputs if isinstance(each, str)]
     if texts:
+        most = _CHARACTERS * road.longest
         for row, text in enumerate(texts):
             check_characters(text, f"input[{row}]")
+            if len(text) > most and not asked.cut:
+                raise _too_long(row, f"{len(text)} characters, more than {most};", road.longest)
+        texts = [text[:most] for text in texts]
         tokens = road.read(Dataset(tuple((text,) for text in texts)))
     else:
         tokens = _of_ids(road, [each for each in asked.inputs if not isinstance(each, str)])
@@ -189,15 +199,17 @@ def _read(road: Embeddings, asked: Asked) -> Tokens:
         return tokens
     lengths = road.lengths(tokens)
     if len(long := (lengths > road.longest).nonzero()):
-        row = int(long[0])
-        raise ApiError(
-            400,
-            "context_length_exceeded",
-            f"input[{row}] has {int(lengths[row])} tokens; this model reads {road.longest}. Send less, or start the "
-            "gateway with --truncate.",
-            param="input",
-        )
+        raise _too_long(int(long[0]), f"{int(lengths[long[0]])} tokens;", road.longest)
     return tokens
+
+
+def _too_long(row: int, has: str, longest: int) -> ApiError:
+    return ApiError(
+        400,
+        "context_length_exceeded",
+        f"input[{row}] has {has} this model reads {longest} tokens. Send less, or start the gateway with --truncate.",
+        param="input",
+    )
 
 
 def _of_ids(road: Embeddings, ids: Sequence[list[int]]) -> Tokens:

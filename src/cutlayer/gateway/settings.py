@@ -50,7 +50,7 @@ class GatewaySettings(SettingsSpec):
         shown=Shown(GATEWAY, unit="requests"),
         ge=1,
     )
-    max_body_bytes: int = setting(32 * 2**20, help="Largest request.", shown=Shown(GATEWAY, unit="bytes"), ge=1024)
+    max_body_bytes: int = setting(8 * 2**20, help="Largest request.", shown=Shown(GATEWAY, unit="bytes"), ge=1024)
     body_seconds: float = setting(
         60.0, help="How long the body of a request may take to arrive.", shown=Shown(GATEWAY, unit="s"), gt=0
     )

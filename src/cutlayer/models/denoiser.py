@@ -195,7 +195,7 @@ class LightDenoiser(Denoiser):
         self.rows = nn.Linear(spec.width, inner, bias=False)
         self.noisy = nn.Linear(spec.width, inner)
         self.layers = nn.ModuleList(
-            DenoiserBlock(inner, d_ff=4 * inner, d_kv=inner // spec.n_head, n_head=spec.n_head)
+            DenoiserBlock(inner, d_ff=spec.d_ff, d_kv=inner // spec.n_head, n_head=spec.n_head)
             for _ in range(spec.layers)
         )
         self.token_norm = nn.LayerNorm(inner)

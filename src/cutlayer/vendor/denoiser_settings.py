@@ -27,25 +27,25 @@ class DenoiserTraining(SettingsSpec):
         "does not grow with the model's depth.",
         shown=Shown(DENOISER, source="SnD §3.4, Table 8; light is ours"),
     )
-    steps: int = setting(4000, help="Updates of each.", shown=Shown(DENOISER, unit="steps"), ge=1)
-    batch_size: int = setting(32, help="Public texts of an update.", shown=Shown(DENOISER, unit="texts"), ge=1)
+    steps: int = setting(4000, help="Updates per denoiser.", shown=Shown(DENOISER, unit="steps"), ge=1)
+    batch_size: int = setting(32, help="Public texts per update.", shown=Shown(DENOISER, unit="texts"), ge=1)
     learning_rate: float | None = setting(
         None,
         help="The highest rate; it falls to zero.",
-        shown=Shown(DENOISER, default="3e-3; of paper 1e-3"),
+        shown=Shown(DENOISER, default="3e-3; 1e-3 for kind paper"),
         gt=0,
         allow_inf_nan=False,
     )
     without_answer: bool = setting(
         False,
-        help="Train the control instead, which audits compare denoisers with: the same, but with the mean embedding in "
-        "the place of the model's answer. Customers are served by it only where they name its id.",
+        help="Train the control instead, which audits compare denoisers with: the same, but with the mean noisy answer "
+        "in place of the model's answer. Customers are served by it only where they name its id.",
         shown=Shown(DENOISER),
     )
     borders: tuple[float, ...] = setting(
         (0.05, 0.25),
-        help="Correlations of a token's row and what leaves of it at which one range of etas ends and another begins; "
-        "each is given by itself.",
+        help="Where one range of etas ends and the next begins, as the correlation between a token's row and what is "
+        "released of it; repeat the option for each border.",
         shown=Shown(DENOISER, source="SnD, A.6.3, leaves them open", metavar="CORRELATION"),
     )
     lowest_eta: float = setting(
@@ -78,13 +78,15 @@ class DenoiserTraining(SettingsSpec):
     )
     precision: Precision = setting(
         Precision.FP32,
-        help="Of matrix products while training, in the model and the denoiser. bf16: faster where devices multiply "
-        "bf16. Weights, optimiser, losses and what is measured of the denoiser stay fp32.",
+        help="Precision of matrix products while training, in the model and the denoiser. bf16: faster where devices "
+        "multiply bf16. Weights, optimiser, losses and what is measured of the denoiser stay fp32.",
         shown=Shown(DENOISER),
     )
-    seed: int = setting(0, help="Of weights, order and noise.", shown=Shown(DENOISER), ge=0, le=LARGEST_COUNT)
+    seed: int = setting(
+        0, help="Seed of weights, order and noise on public text.", shown=Shown(DENOISER), ge=0, le=LARGEST_COUNT
+    )
     checkpoint_steps: int = setting(
-        200, help="Steps between two states that a stopped training goes on from.", shown=Shown(DENOISER), ge=1
+        200, help="Steps between checkpoints, from which a stopped training goes on.", shown=Shown(DENOISER), ge=1
     )
 
     @model_validator(mode="after")

@@ -254,7 +254,8 @@ def train_denoisers(
         return _Training(settings, catalogue, model, drawing, spec).run(sources, on_step)
     except OSError as error:
         raise StorageError(
-            f"{settings.data_dir} cannot be written: {error.strerror}.", remedy="Free some space."
+            f"{settings.data_dir} cannot be written: {error.strerror}.",
+            remedy="Make sure that you may write there and that the disk is not full.",
         ) from error
 
 

@@ -73,7 +73,7 @@ class DenoiserInfo(Message):
     steps: Count
     seed: Count
     without_answer: bool = False
-    """A control: it was trained, and is used, with the mean embedding in the place of the model's answer."""
+    """A control: it was trained, and is used, with the mean noisy answer in place of the model's answer."""
     corpora: Annotated[tuple[Corpus, ...], Field(min_length=1, max_length=MOST_CORPORA), FailFast()]
     groups: Annotated[tuple[DenoiserGroup, ...], Field(min_length=1, max_length=MOST_GROUPS), FailFast()]
 

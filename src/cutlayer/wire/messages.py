@@ -150,7 +150,7 @@ class ModelInfo(Message):
     blocks: Count
     target_blocks: Count | None = None
     """Of an encoder-decoder's decoder, whose encoder has `blocks`; null for models with one stack."""
-    width: int = Field(ge=1, le=MAX_SIDE)
+    width: int = Field(ge=1, le=2**16)
     vocab_size: int = Field(ge=1, le=MAX_SIDE)
     max_length: Count
     max_bottom: Count

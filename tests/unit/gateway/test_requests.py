@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import base64
 import json
 import logging
 import math
+import time
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -25,9 +27,11 @@ from cutlayer.core import (
     VendorError,
 )
 from cutlayer.customer import Client
+from cutlayer.customer.embed import Embeddings
+from cutlayer.data import Dataset
 from cutlayer.gateway import GatewaySettings, make_key
 from cutlayer.gateway.answers import error_for
-from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector, Words
+from cutlayer.privacy import Ledger, NoPrivacy, PrivacySpec, TextToText, Vector, Words
 from cutlayer.wire import Reply, routes
 from cutlayer.wire.messages import ModelList
 from cutlayer.wire.recording import Direction, read_recording
@@ -230,6 +234,62 @@ def test_a_model_that_is_taken_away_takes_no_other_with_it(client: Client, monke
         assert len(values_of(asking.embed("w1", model="new"))) == 1
 
 
+def test_a_model_that_was_not_named_is_not_offered(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """An eta hides much with one table and nothing with another, and a vendor may add models at any time."""
+    (own,) = client.gate().send(routes.MODELS).expect(ModelList).models
+    other, expect = own.model_copy(update={"name": "other"}), Reply.expect
+
+    def answered(response: Reply, kind: Any) -> Any:
+        return ModelList(models=(other, own)) if kind is ModelList else expect(response, kind)
+
+    monkeypatch.setattr(Reply, "expect", answered)
+    for alias, wanted in (((), ["tiny"]), (("new=other",), ["new", "other"]), (("a=tiny", "other=other"), None)):
+        with gateway_of(client, alias=alias) as asking:
+            listed = [each["id"] for each in asking.send("GET", "/v1/models").json()["data"]]
+            assert listed == (wanted or ["a", "other", "tiny"])
+            refused = asking.embed("w1", model="other" if wanted == ["tiny"] else "third")
+            assert code(refused) == (404, "model_not_found")
+            assert "--alias NAME=MODEL" in refused.json()["error"]["message"]
+    assert not any(entry.texts for entry in client.ledger.frames())
+
+
+def test_a_text_far_too_long_is_not_read_to_its_end(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    read: list[int] = []
+    reading = Embeddings.read
+
+    def noting(road: Embeddings, dataset: Dataset) -> Any:
+        read.append(max(len(text) for (text,) in dataset.texts))
+        return reading(road, dataset)
+
+    monkeypatch.setattr(Embeddings, "read", noting)
+    long, longest = "w5 " * 40_000, 62  # of 64 positions two are for special tokens
+    with gateway_of(client) as asking:
+        answer = asking.embed(["w7", long])
+        assert code(answer) == (400, "context_length_exceeded")
+        assert "input[1] has 120000 characters" in answer.json()["error"]["message"]
+        assert not read
+    with gateway_of(client, truncate=True) as asking:
+        assert values_of(asking.embed(long)) == values_of(asking.embed("w5 " * longest))
+        assert max(read) <= 64 * longest
+
+
+def test_ledgers_are_read_one_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    reading, most, summary = [0], [0], Ledger.summary
+
+    def slowly(ledger: Ledger) -> Any:
+        reading[0] += 1
+        most[0] = max(most[0], reading[0])
+        time.sleep(0.05)
+        reading[0] -= 1
+        return summary(ledger)
+
+    monkeypatch.setattr(Ledger, "summary", slowly)
+    with gateway_of(client) as asking:
+        answers = asyncio.run(asking._send([("GET", "/ledger", {})] * 4))
+    assert [answer.status_code for answer in answers] == [200] * 4
+    assert most == [1]
+
+
 def test_the_ledger_is_shown(client: Client) -> None:
     with gateway_of(client) as asking:
         assert asking.send("GET", "/ledger").json()["mechanisms"] == []
@@ -353,8 +413,9 @@ def test_a_full_disk_is_said_and_forgotten_when_there_is_room(
         answer = asking.embed(many)
         assert code(answer) == (507, "storage_unusable")
         assert answer.headers["x-should-retry"] == "false"
-        assert book in answer.json()["error"]["message"]
-        assert "full" in caplog.text
+        assert "its log says why" in answer.json()["error"]["message"]
+        assert str(client.home.path) not in answer.text
+        assert f"{book}.sqlite cannot be used: database or disk is full" in caplog.text
         assert "w19" not in caplog.text
         full.execute("PRAGMA max_page_count=1000000")
         assert len(values_of(asking.embed(many))) == len(many)

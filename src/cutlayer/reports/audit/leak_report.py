@@ -198,7 +198,7 @@ def audit(
     else:
         labelled = bool(folders) or _labelled(sources[0], columns, objective)
     if asked.denoisers and not (embeds and labelled):
-        why = "is measured with objective embed, on labels: name their `label_column`"
+        why = "is measured on labels: add objective embed and label_column (--objective embed, --label-column)"
         raise ConfigError([Fault("denoisers", asked.denoisers, why)])
     named = dict.fromkeys((*attacker.secret, *([attacker.group] if attacker.group else [])))
 
