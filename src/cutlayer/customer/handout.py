@@ -96,6 +96,7 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
         StorageError: A file does not hold what the manifest says.
         VendorError: What it hands out is not what was asked for.
         ConfigError: The bottom is larger than the customer accepts.
+        PrivacyError: The vendor handed out another token table or tokenizer of this model before.
     """
     if cut.bottom is not None and cut.bottom > model.max_bottom:
         raise ModelError(
@@ -140,6 +141,7 @@ def fetch_archive(gate: Gate, home: Home, model: ModelInfo, cut: Cut, progress: 
         raise _other_archive(
             f"its files are cut {given.cut.slug} of a {given.family} model with {given.vocab_size} tokens"
         )
+    home.known_models.check(gate.peer, model.name, archive)
     return archive
 
 

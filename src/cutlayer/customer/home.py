@@ -6,6 +6,7 @@ home/
   ledger.sqlite       what left, written before it left
   vault.sqlite        sealed copies of released rows, and of embeddings as they came
   archives/<sha256>/  bottoms, by the digest of their manifest
+  known_models.jsonl  the token table and tokenizer that each vendor handed out first
   denoisers/<id>/     what takes the noise out of embeddings, as vendors handed it out
   adapters/<id>/      how to query an adapter: label names, privacy settings, CTI scores, own bottom
   runs/<id>/          state of fine-tuning runs
@@ -28,6 +29,7 @@ from pydantic import ValidationError
 
 from cutlayer.core import ConfigError, Fault, StorageError
 from cutlayer.core.files import write_whole
+from cutlayer.customer.known_models import KnownModels
 from cutlayer.privacy import CustomerSecret, Ledger, Vault
 from cutlayer.wire import routes
 
@@ -155,6 +157,11 @@ class Home:
     def archives(self) -> Path:
         """Bottoms that vendors handed out."""
         return self.path / "archives"
+
+    @property
+    def known_models(self) -> KnownModels:
+        """What vendors handed out first."""
+        return KnownModels(self.path / "known_models.jsonl")
 
     @property
     def denoisers(self) -> Path:
