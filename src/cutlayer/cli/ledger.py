@@ -31,7 +31,11 @@ def show(
     limit: Annotated[int, typer.Option(min=1, help="The newest rows of --frames and --releases.")] = 50,
     as_json: AsJson = False,
 ) -> None:
-    """Show what left: texts, tokens, eta, bytes. Texts are named by keyed hashes; no text is stored."""
+    """Show what left: texts, tokens, eta, bytes. Texts are named by keyed hashes; no text is stored.
+
+    In --json, digest is a plain hash of the bytes that left, to be compared with a transcript. Of a text that left without
+    noise it confirms a guess.
+    """
     from cutlayer.customer.home import existing_ledger
 
     output = Output(as_json=as_json)

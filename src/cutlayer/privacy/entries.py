@@ -77,7 +77,7 @@ class FrameEntry:
 
 @dataclass(frozen=True)
 class ReleaseEntry:
-    """One text in one frame. Texts appear as keyed hashes only.
+    """One text in one frame. Texts are named by keyed hashes only; what left of them has a plain one.
 
     Attributes:
         entry: The frame.
@@ -86,7 +86,7 @@ class ReleaseEntry:
         identity: Names the bytes.
         draw: Names the noise in them.
         content: Names the text, as far as it was released, by how it reads.
-        digest: Hash of the text's part of the payload.
+        digest: Hash, without a key, of the text's part of the payload: for comparison with what was recorded elsewhere.
         mechanism: How it was privatized.
         unit: What `eta` is counted in.
         eta: The largest eta of any of its tokens.
