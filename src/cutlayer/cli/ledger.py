@@ -33,8 +33,8 @@ def show(
 ) -> None:
     """Show what left: texts, tokens, eta, bytes. Texts are named by keyed hashes; no text is stored.
 
-    In --json, digest is a plain hash of the bytes that left, to be compared with a transcript. Of a text that left without
-    noise it confirms a guess.
+    In --json, digest is a plain hash of the bytes that left, to be compared with a transcript. Of a text that left
+    without noise it confirms a guess.
     """
     from cutlayer.customer.home import existing_ledger
 

@@ -482,10 +482,16 @@ def _fill(model: PreTrainedModel, manifest: Manifest, folder: Path) -> None:
 
 
 def _check_whole(part: nn.Module | None) -> None:
-    """Checks that a part has all its weights."""
-    lacking = [] if part is None else [name for name, value in part.named_parameters() if value.is_meta]
+    """Checks that a part has all its weights, and that they are numbers: noise on infinity hides nothing."""
+    weights = [] if part is None else list(part.named_parameters())
+    lacking = [name for name, value in weights if value.is_meta]
     if lacking:
         raise ModelError(
             f"The archive lacks {len(lacking)} weights of its parts, the first is {lacking[0]}.",
+            remedy="Ask the vendor for a new archive.",
+        )
+    if wrong := [name for name, value in weights if not bool(value.isfinite().all())]:
+        raise ModelError(
+            f"{len(wrong)} weights of the archive's parts are not finite, the first in {wrong[0]}.",
             remedy="Ask the vendor for a new archive.",
         )

@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 import re
 import threading
 from collections.abc import Callable
@@ -338,6 +339,17 @@ def test_a_flipped_bit_is_named(archive: Path, name: str) -> None:
     (archive / name).write_bytes(content)
     with pytest.raises(StorageError, match=f"{name} has sha256"):
         read_archive(archive)
+
+
+@pytest.mark.parametrize("number", [math.nan, math.inf, -math.inf])
+def test_weights_that_are_no_numbers_are_refused(number: float, tmp_path: Path) -> None:
+    """What is added to infinity leaves as infinity: such a row of a table names its token at any eta."""
+    model = make_model("bert", head_of("bert"))
+    with torch.no_grad():
+        model.get_input_embeddings().weight[7, 3] = number
+    write_archive(model, make_tokenizer("bert"), Cut(bottom=0), tmp_path / "archive", name="m")
+    with pytest.raises(ModelError, match="not finite, the first in .*embeddings"):
+        read_archive(tmp_path / "archive")
 
 
 def test_missing_and_unlisted_files_are_named(archive: Path) -> None:
