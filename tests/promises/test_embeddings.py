@@ -199,7 +199,7 @@ def test_an_answer_that_no_embedding_is_spoils_no_later_one(
         assert elsewhere.embed(TEST, privacy=at_vendor, denoiser="none", progress=None).sent == len(TEST)
 
 
-def test_embeddings_are_as_wide_as_the_model(
+def test_embeddings_are_no_wider_than_the_model(
     data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an answer may take of memory follows from what the vendor says of its width."""

@@ -123,7 +123,7 @@ def settle_embedding(given: FinetuneSpec) -> RunSpec:
 
 
 @dataclass(frozen=True)
-class Asked:
+class Answered:
     """What became of texts on the road.
 
     Attributes:
@@ -289,7 +289,7 @@ class Embeddings:
         """How many of these texts lose their end: `n` texts as they were read."""
         return int((self.lengths(whole) > self.longest).sum())
 
-    def ask(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Asked:
+    def ask(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Answered:
         """Has the vendor embed texts; of several threads one at a time.
 
         What was embedded before under the same settings is not sent again: answers are kept, sealed.
@@ -327,7 +327,7 @@ class Embeddings:
         values = values[order.argsort()]
         if model.require_embedding().normalize:
             values = nn.functional.normalize(values, dim=1)
-        return Asked(values, tokens, order, link)
+        return Answered(values, tokens, order, link)
 
     @torch.no_grad()
     def _embed(self, tokens: Tokens, link: EmbeddingLink, progress: Progress) -> Tensor:

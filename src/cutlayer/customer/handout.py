@@ -79,7 +79,8 @@ def choose_model(gate: Gate, name: str | None) -> Offer:
             f"The vendor has no model named {wanted!r}.", remedy=f"Choose one of: {quoted(', '.join(sorted(models)))}."
         )
     model = models[wanted]
-    if model.embedding is not None and model.embedding.width != model.width:  # what answers take of memory follows
+    # what answers take of memory follows from it; less than the blocks' width is OPT's, which projects its output
+    if model.embedding is not None and model.embedding.width > model.width:
         raise VendorError(
             f"The vendor's model {wanted} has width {model.width}, and its embeddings have {model.embedding.width}.",
             status=200,
