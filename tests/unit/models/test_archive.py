@@ -348,7 +348,7 @@ def test_weights_that_are_no_numbers_are_refused(number: float, tmp_path: Path) 
     with torch.no_grad():
         model.get_input_embeddings().weight[7, 3] = number
     write_archive(model, make_tokenizer("bert"), Cut(bottom=0), tmp_path / "archive", name="m")
-    with pytest.raises(ModelError, match="not finite, the first in .*embeddings"):
+    with pytest.raises(ModelError, match=r"not finite, the first in .*embeddings"):
         read_archive(tmp_path / "archive")
 
 
