@@ -12,14 +12,15 @@ import hashlib
 import json
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final
 
 from filelock import FileLock
 
 from cutlayer.core import PrivacyError, StorageError
 from cutlayer.core.files import write_whole
-from cutlayer.models import Archive
-from cutlayer.privacy import table_fingerprint
+
+if TYPE_CHECKING:  # commands that only read the customer's folder start without torch
+    from cutlayer.models import Archive
 
 _NAMES: Final = {"tokenizer": "tokenizer", "table": "token table"}
 
@@ -46,6 +47,8 @@ class KnownModels:
             PrivacyError: It is another table or tokenizer.
             StorageError: The file cannot be read or written.
         """
+        from cutlayer.privacy import table_fingerprint
+
         told = {"tokenizer": hashlib.sha256(archive.tokenizing.encode()).hexdigest()}
         if archive.table is not None:
             told["table"] = table_fingerprint(archive.table)

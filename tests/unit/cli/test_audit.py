@@ -373,7 +373,7 @@ def test_embeddings_are_attacked_without_labels(
 @pytest.mark.parametrize(
     ("options", "named"),
     [
-        (("--denoisers", "vendor"), "--denoisers = 'vendor': is measured with objective embed, on labels"),
+        (("--denoisers", "vendor"), "--denoisers = 'vendor': is measured on labels: add objective embed"),
         (("--target-column", "answer"), "--target-column = 'answer'"),
         (("--facts",), "--facts = True"),
         (("--epochs", "3"), "--epochs = 3"),

@@ -298,9 +298,9 @@ def test_denoisers_that_cannot_be_measured_are_refused(
             "is for vector in bf16, and not for vector with clip",
         )
     elif which == "no labels":
-        given, said = Dataset(given.texts), "name their `label_column`"
+        given, said = Dataset(given.texts), "add objective embed and label_column"
     elif which == "a training":
-        settings, said = {"objective": "classification"}, "is measured with objective embed"
+        settings, said = {"objective": "classification"}, "add objective embed"
     with pytest.raises(ConfigError, match=said):
         cutlayer.audit(
             given,
