@@ -64,8 +64,8 @@ def conformance(
 
     Radius, directions and density of its draws are compared with its stated density, that with its claim, and a lower
     bound of the privacy loss that draws show with exp(claimed eta · distance). With d-chi, --draw exponential is
-    checked, too, exactly. A true mechanism fails a check with probability 1e-6 at most. Where one
-    fails, the command ends with exit code 11. Passing proves nothing: other events may show more.
+    checked, too, exactly. A true mechanism fails a check with probability 1e-6 at most. Where a check fails,
+    the command ends with exit code 11. Passing proves nothing: other events may show more.
     """
     output = Output(as_json=as_json)
     from cutlayer.core import ConformanceError

@@ -71,7 +71,8 @@ def embed(
     output.show(f"- Guarantee: {found.guarantee}")
     output.show(f"- Denoiser: {removed}")
     if found.replaced is not None:
-        output.show(f"- Tokens replaced: {found.replaced} of {found.tokens}")
+        of_words = privacy.mechanism == "words"
+        output.show(f"- {'Words' if of_words else 'Tokens'} replaced: {found.replaced}")
     output.show(f"- Sent: {found.sent} texts, {found.uplink_bytes} bytes; received: {found.downlink_bytes} bytes")
     output.show(
         f"- Texts cut, because the model or --max-length takes no more: {found.cut_texts} of {len(found.values)}"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Final, Literal, NamedTuple
 
 from pydantic import Field
 
+from cutlayer.core.embedding import MOST_WIDTH
 from cutlayer.core.spec import SpecFamily
 
 DenoiserKind = Literal["paper", "light"]
@@ -37,7 +38,7 @@ class DenoiserSpec(SpecFamily):
         def widest(self) -> int:
             """Numbers that a position has at its widest place inside: memory in use grows with them."""
 
-    width: int = Field(ge=1, le=2**16)
+    width: int = Field(ge=1, le=MOST_WIDTH)
 
 
 class PaperDenoiserSpec(DenoiserSpec):

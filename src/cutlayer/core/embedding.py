@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import Field
 
 from cutlayer.core.spec import Spec
+
+MOST_WIDTH: Final = 2**16
+"""Numbers of a row or of an embedding that a vendor may state."""
 
 
 class EmbeddingSpec(Spec):
@@ -20,7 +23,7 @@ class EmbeddingSpec(Spec):
         max_length: Tokens of a text that are read, special tokens included; `None` for the model's own limit.
     """
 
-    width: int = Field(ge=1, le=2**16)
+    width: int = Field(ge=1, le=MOST_WIDTH)
     pooling: Literal["mean", "cls", "last", "max"]
     normalize: bool = False
     max_length: int | None = Field(default=None, ge=1)

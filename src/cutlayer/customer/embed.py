@@ -76,7 +76,7 @@ class Embedded:
         uplink_bytes: What was sent, headers included.
         downlink_bytes: What was received.
         guarantee: What each release promises, and what not.
-        replaced: How many of the tokens left as others; `None` where noisy rows left, and of words.
+        replaced: How many tokens, or words, left as others; `None` where noisy rows left.
         denoiser: Its id; `None` where none was used.
         denoised_for: The etas that it is for.
         deviations: Where privatizer and denoiser differ from the papers.
@@ -446,7 +446,7 @@ class EmbeddingLink(QueryLink):
     Attributes:
         texts: `[batch]` int64, which texts the next query is about.
         queries: Of each frame that left, `[rows]` int64: the text that each row of it was released for.
-        replaced: How many tokens of all texts were drawn as others; `None` for rows of noise.
+        replaced: How many tokens, or words, of all texts were drawn as others; `None` for rows of noise.
     """
 
     def __init__(self, gate: Gate, model: ModelInfo, vault: Vault, spec: RunSpec) -> None:

@@ -84,10 +84,8 @@ class Gateway:
             ConfigError: An alias is of a model that the vendor does not have, or there is no denoiser for the settings.
             VendorError: The vendor does not answer.
         """
-        self._look()
-        offered = self._offered()
-        if missing := sorted(set(self._aliases.values()) - set(offered)):
-            allowed = f"must be one of the vendor's models with embeddings: {', '.join(sorted(offered))}"
+        if missing := sorted(set(self._aliases.values()) - set(self._look())):
+            allowed = f"must be one of the vendor's models with embeddings: {', '.join(sorted(self._offered()))}"
             raise ConfigError([Fault("alias", missing[0], allowed)])
         # by its name, as requests will have it: else the first of them would open another road to it
         for name in sorted(self._served):
@@ -120,6 +118,7 @@ class Gateway:
         return self._models
 
     def _offered(self) -> dict[str, ModelInfo]:
+        """All of the vendor's models with embeddings."""
         models = self.client.gate().send(routes.MODELS).expect(ModelList).models
         return {model.name: model for model in models if model.embedding is not None}
 

@@ -16,7 +16,7 @@ from annotated_types import Ge, Le
 from pydantic import AfterValidator, BaseModel, ConfigDict, FailFast, Field, StringConstraints, model_validator
 
 from cutlayer.core import Cut, ModelError
-from cutlayer.core.embedding import EmbeddingSpec
+from cutlayer.core.embedding import MOST_WIDTH, EmbeddingSpec
 from cutlayer.core.tuning import AnyMethod, LoraSpec, OptimiserKind, Schedule
 from cutlayer.wire.label_ids import LabelIds
 
@@ -150,7 +150,7 @@ class ModelInfo(Message):
     blocks: Count
     target_blocks: Count | None = None
     """Of an encoder-decoder's decoder, whose encoder has `blocks`; null for models with one stack."""
-    width: int = Field(ge=1, le=2**16)
+    width: int = Field(ge=1, le=MOST_WIDTH)
     vocab_size: int = Field(ge=1, le=MAX_SIDE)
     max_length: Count
     max_bottom: Count
