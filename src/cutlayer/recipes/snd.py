@@ -244,11 +244,12 @@ class _Cells:
         *,
         more: Sequence[Scenario] = (),
     ) -> Part:
-        """Tasks by eta, and what is gained there; `more` stands beside them."""
-        scenarios = [*more]
+        """Tasks by eta, and what is gained there; `more` stands beside them, and is done last."""
+        scenarios = list[Scenario]()
         for task, eta, left in product(tasks, etas, releases):
             cell = self.embedded(task, left, eta, methods)
             scenarios += Scenario.each(self.lab.options.seeds, cell, task=self.title(task), eta=eta)
+        scenarios += more
         lines = PAPER.get(part.replace("-", "_"), {}).get(self.family, ())
         stated = Stated.lines(lines, percent=(), plain=["accuracy", "AUC", "MSE", "cosine"])
         return LAYOUT.part(part, scenarios, stated=stated, claims=self.claims(gains), derived=gains)
