@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+import struct
 import warnings
 from collections.abc import Callable, Sequence
 from contextlib import closing, nullcontext
@@ -20,6 +21,7 @@ from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Place, Ro
 from cutlayer.core.denoiser import light_shape
 from cutlayer.customer import Client, denoising
 from cutlayer.customer import embed as embedding
+from cutlayer.customer.embedding_link import EmbeddingLink
 from cutlayer.customer.link import QueryLink
 from cutlayer.customer.session import Session
 from cutlayer.data import Dataset, tokenise
@@ -97,7 +99,7 @@ def check_denoised(
     denoiser.load_state_dict(load_file(folder / group.file.name))
     texts = [text for (text,) in test.texts]
     drawn: list[Any] = []
-    draw, infer = Session._draw, embedding.EmbeddingLink.infer
+    draw, infer = Session._draw, EmbeddingLink.infer
 
     def drawing(session: Session, *given: Any) -> Any:
         drawn.append((given[0].tokens, draw(session, *given)))
@@ -105,9 +107,7 @@ def check_denoised(
 
     answers: list[torch.Tensor] = []
     monkeypatch.setattr(Session, "_draw", drawing)
-    monkeypatch.setattr(
-        embedding.EmbeddingLink, "infer", lambda link, sent: answers.append(infer(link, sent)) or answers[-1]
-    )
+    monkeypatch.setattr(EmbeddingLink, "infer", lambda link, sent: answers.append(infer(link, sent)) or answers[-1])
     noisy = client.embed(texts, privacy=privacy, denoiser="none", progress=None)
     drawn.clear()
     answers.clear()
@@ -119,7 +119,8 @@ def check_denoised(
     assert archive.table is not None
     table, expected = archive.table.detach(), {}
     before = len(archive.template.opening)
-    for (asked, left), answered in zip(drawn, answers, strict=True):
+    # rows are drawn once more to be denoised
+    for (asked, left), answered in zip(drawn[: len(answers)], answers, strict=True):
         for place, ids in enumerate(asked.segments[0].split()):
             payload = left.release.payload
             if name == "ids":
@@ -282,6 +283,13 @@ def spoil_finite(tensors: dict[str, torch.Tensor]) -> None:
         value.fill_(3e38)
 
 
+def unknown_type(tensors: dict[str, torch.Tensor]) -> bytes:
+    size = sum(4 * value.numel() for value in tensors.values())
+    header = json.dumps({"a": {"dtype": "F8_E8M0", "shape": [size], "data_offsets": [0, size]}}).encode()
+    header += b" " * (-len(header) % 8)
+    return struct.pack("<Q", len(header)) + header + bytes(size)
+
+
 LARGER = {"kind": "paper", "width": 32, "d_ff": 256, "d_kv": 32, "n_head": 8, "layers": 64, "placed": True}
 HUGE = LARGER | {"d_kv": 33}
 HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
@@ -302,6 +310,7 @@ HOSTILE: dict[str, tuple[Callable[[Path], None], type[CutlayerError], str]] = {
     "too large": (spoil_file(lambda tensors: save(tensors) + bytes(2**17)), VendorError, "has .* bytes"),
     "too small": (spoil_file(lambda tensors: b"x"), VendorError, "has 1 bytes"),
     "no safetensors": (spoil_file(lambda tensors: b"\xff" * (len(save(tensors)))), StorageError, "cannot be read"),
+    "a type that torch lacks": (spoil_file(unknown_type), StorageError, "cannot be read"),
     "another shape": (spoil_manifest(shape=LARGER), VendorError, "and its shape"),
     "more memory than its file tells": (spoil_manifest(shape=HUGE), VendorError, "inside it is 264 wide, more than 8 "),
     "other weights": (spoil_manifest(fingerprint="0" * 64), ConfigError, "and no other for this model"),
@@ -349,6 +358,58 @@ def test_a_denoised_embedding_that_is_not_finite_is_refused(
         with pytest.raises(VendorError, match=r"these texts' answers .* not finite") as caught:
             client.embed(TEST, privacy=Vector(eta=20, clip=True), progress=None)
         assert "--denoiser none" in caught.value.remedy
+
+
+@pytest.mark.parametrize("name", KINDS)
+def test_all_texts_of_a_call_leave_before_any_is_denoised(
+    name: str, data_dir: Path, api_key: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights by which some words take long, or fail, decide neither when another frame leaves nor whether it does."""
+    privacy, releases = KINDS[name]
+    train(data_dir, releases)
+    monkeypatch.setattr(embedding, "EVALUATION_POSITIONS", 36)
+    happened: list[str] = []
+    forward, ask = Denoiser.forward, EmbeddingLink.infer
+
+    def asking(link: EmbeddingLink, sent: Any) -> torch.Tensor:
+        happened.append("sent")
+        return ask(link, sent)
+
+    def failing(denoiser: Denoiser, *given: torch.Tensor) -> torch.Tensor:
+        found = forward(denoiser, *given)
+        if not given[2].any():  # it is tried on public rows without noise
+            return found
+        happened.append("denoised")
+        return found.fill_(math.inf)
+
+    monkeypatch.setattr(EmbeddingLink, "infer", asking)
+    with customer(data_dir, api_key, tmp_path / "home") as client:
+        client.embed(TEST, privacy=privacy.model_copy(update={"eta": 20.5}), progress=None)
+        frames = len(happened)
+        happened.clear()
+        monkeypatch.setattr(Denoiser, "forward", failing)
+        with pytest.raises(VendorError, match="not finite"):
+            client.embed(TEST, privacy=privacy, progress=None)
+        texts = [entry.texts for entry in client.ledger.frames() if entry.route == "embeddings"]
+    assert frames > 2
+    assert happened[:frames] == ["sent"] * frames
+    assert set(happened[frames:]) == {"denoised"}
+    assert texts[:frames] == texts[frames:]
+
+
+def test_denormal_numbers_are_zero_to_all_threads_that_denoise() -> None:
+    """By them a product takes a hundred times as long: what a denoiser takes tells nothing of a text."""
+    if not torch.set_flush_denormal(False):
+        pytest.skip("this processor cannot take denormal numbers for zero")
+    before = torch.get_num_threads()
+    many = torch.full((64, 4096), 1e-39)  # computed by several threads
+    try:
+        torch.set_num_threads(2)
+        assert bool((many * 1.0).all()), "elsewhere they stay"
+        with denoising.steady_thread() as thread:
+            assert not bool(thread.submit(lambda: many * 1.0).result().any())
+    finally:
+        torch.set_num_threads(before)
 
 
 def test_rows_with_noise_on_special_tokens_have_no_denoiser(data_dir: Path, api_key: str, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ class SpecFamily(SettingsSpec):
         if not isinstance(data, Mapping):
             return data
         name = data.get(cls.tag)
-        if name not in cls.kinds:
+        if not isinstance(name, str) or name not in cls.kinds:
             close = difflib.get_close_matches(str(name), cls.kinds, n=1)
             hint = f"did you mean {close[0]}?" if close else f"choose one of {', '.join(cls.kinds)}"
             raise ValueError(f"there is no {cls.tag} {name!r}: {hint}")

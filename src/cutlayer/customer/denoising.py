@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 import safetensors
@@ -14,7 +15,7 @@ import torch
 from safetensors.torch import load
 from torch import Tensor
 
-from cutlayer.core import ConfigError, Deviation, Fault, Place, Rows, StorageError, Tokens, VendorError
+from cutlayer.core import ConfigError, Deviation, Fault, Payload, Place, Rows, StorageError, Tokens, VendorError
 from cutlayer.core.embedding import EmbeddingSpec
 from cutlayer.customer.embedding import AUTO
 from cutlayer.customer.gate import Gate
@@ -24,7 +25,6 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.settings import RunSpec
 from cutlayer.models.batches import padded_batches
 from cutlayer.models.denoiser import Denoiser, build_denoiser
-from cutlayer.privacy import Release
 from cutlayer.wire import Form, routes
 from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo, DenoiserList, releases_told
 
@@ -60,30 +60,30 @@ class Denoising:
         return self.denoiser.deviations
 
     @torch.no_grad()
-    def __call__(self, noisy: Tensor, tokens: Tokens, release: Release) -> Tensor:
+    def __call__(self, noisy: Tensor, tokens: Tokens, left: Payload) -> Tensor:
         """Denoised embeddings `[n, width]`.
 
         Args:
-            noisy: `[n, width]`: the vendor's answer to the release.
+            noisy: `[n, width]`: the vendor's answer to what left.
             tokens: `n` texts as they were.
-            release: What left of them.
+            left: What left of them.
 
         Raises:
             VendorError: What it makes of them is not finite.
         """
         parts = padded_batches(tokens.segments[0].lengths, _POSITIONS)
-        found = torch.cat([self._some(noisy[part], tokens.select(part), release.select(part)) for part in parts])
+        found = torch.cat([self._some(noisy[part], tokens.select(part), left.select(part)) for part in parts])
         if not bool(found.isfinite().all()):
             raise _other("of these texts' answers it makes numbers that are not finite")
         return found
 
-    def _some(self, noisy: Tensor, tokens: Tokens, release: Release) -> Tensor:
+    def _some(self, noisy: Tensor, tokens: Tokens, left: Payload) -> Tensor:
         (ids,) = tokens.segments
         clean = ids.with_values(self.table[ids.values]).padded(0.0)
-        if isinstance(release.payload, Rows):
-            rows = release.payload.packed.padded(0.0)[:, self.opening :][:, : clean.shape[1]].float()
+        if isinstance(left, Rows):
+            rows = left.packed.padded(0.0)[:, self.opening :][:, : clean.shape[1]].float()
         else:
-            (released,) = release.payload.segments
+            (released,) = left.segments
             rows = released.with_values(self.table[released.values]).padded(0.0)
         if self.without_answer:
             noisy = self.denoiser.unanswered(noisy)
@@ -91,6 +91,15 @@ class Denoising:
         given = (each.to(device) for each in (noisy, rows, rows - clean, ids.mask().bool()))
         found: Tensor = self.denoiser(*given)
         return found.cpu()
+
+
+def steady_thread() -> ThreadPoolExecutor:
+    """A thread, with compute threads of its own, that takes denormal numbers for zero.
+
+    With them a product of matrices takes a hundred times as long, and a vendor could make weights by which some words
+    become such numbers. Compute threads do as the thread does that starts them, and not as it is told later.
+    """
+    return ThreadPoolExecutor(1, "denoise", initializer=torch.set_flush_denormal, initargs=(True,))
 
 
 def find_denoiser(
@@ -247,7 +256,7 @@ def fetch_denoiser(
     path = folder / group.file.name
     try:
         tensors = load(path.read_bytes())
-    except (OSError, ValueError, safetensors.SafetensorError) as error:
+    except (OSError, ValueError, KeyError, safetensors.SafetensorError) as error:  # KeyError: of types that torch lacks
         raise StorageError(
             f"The denoiser in {path} is as the vendor sent it, and cannot be read.",
             remedy="Ask the vendor. Give denoiser none (--denoiser none) for embeddings as they come.",

@@ -5,7 +5,6 @@ Ref: Split-and-Denoise, arXiv:2310.09130.
 
 from __future__ import annotations
 
-import hashlib
 import math
 import warnings
 from collections.abc import Sequence
@@ -26,17 +25,16 @@ from cutlayer.core import (
     Fault,
     Guarantee,
     Tokens,
-    VendorError,
 )
 from cutlayer.customer.ask import check_texts, frames_of
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
-from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, why_not
+from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, steady_thread, why_not
 from cutlayer.customer.derived import Privatizing, noise_secret, run_privatizing
 from cutlayer.customer.embedding import AUTO, NONE
+from cutlayer.customer.embedding_link import EmbeddingLink
 from cutlayer.customer.gate import Gate
 from cutlayer.customer.handout import Offer, choose_model, fetch_archive
-from cutlayer.customer.link import QueryLink, Stored
 from cutlayer.customer.order import Order
 from cutlayer.customer.plan import build_session
 from cutlayer.customer.progress import Progress
@@ -47,17 +45,11 @@ from cutlayer.data import Dataset
 from cutlayer.data.tokenise import UNCUT, shortened
 from cutlayer.models import Archive
 from cutlayer.models.batches import EVALUATION_POSITIONS
-from cutlayer.privacy import Release, Vault
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
-from cutlayer.privacy.release import IDENTITY_BYTES
-from cutlayer.wire import routes
 from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo
-from cutlayer.wire.messages import ModelInfo
 
 _FEWEST_ROADS, _MOST_ROADS = 4, 16
 """That are kept open. An application that asks by several etas takes turns among as many roads."""
-_LARGEST = 2.0**20
-"""That a number of an embedding may be: sums of squares of such numbers fit into fp32 when noise is taken out."""
 _TABLE_BYTES = 2**30
 """Each road searches in a table of its own: of those beyond the fewest, tables may have so many bytes together."""
 
@@ -152,6 +144,7 @@ class Embeddings:
         privatizing: How texts are read and privatized.
         gate: The door.
         denoiser: What takes the noise out, and the group of etas; `None` where nothing does.
+        denoising: The same, ready to compute.
     """
 
     connection: Connection
@@ -162,6 +155,7 @@ class Embeddings:
     privatizing: Privatizing
     gate: Gate
     denoiser: tuple[DenoiserInfo, DenoiserGroup] | None
+    denoising: Denoising | None
     _in_use: Lock = field(default_factory=Lock, repr=False, compare=False)
 
     @classmethod
@@ -198,7 +192,7 @@ class Embeddings:
         privatizing = run_privatizing(archive, connection.home, spec)
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
         session.eval()
-        chosen = None
+        chosen = denoising = None
         if denoiser not in (AUTO, NONE) and math.isinf(spec.privacy.eta):
             raise ConfigError(
                 [Fault("denoiser", denoiser, "has nothing to take out: without privacy there is no noise")]
@@ -211,8 +205,8 @@ class Embeddings:
                 warnings.warn(f"{why} {remedy}", CutlayerWarning, stacklevel=4)
             table, opening = space.require_table().float(), len(archive.template.opening)
             fetched = fetch_denoiser(gate, connection.home, table, *chosen, progress, model=offer.model.name)
-            session.denoising = Denoising(fetched.to(session.device), table, opening, chosen[0].without_answer)
-        return cls(connection, spec, offer, session, archive, privatizing, gate, chosen)
+            denoising = Denoising(fetched.to(session.device), table, opening, chosen[0].without_answer)
+        return cls(connection, spec, offer, session, archive, privatizing, gate, chosen, denoising)
 
     def is_current(self, given: FinetuneSpec, denoiser: str) -> bool:
         """Whether the vendor would hand out the same model and denoiser now.
@@ -331,13 +325,28 @@ class Embeddings:
 
     @torch.no_grad()
     def _embed(self, tokens: Tokens, link: EmbeddingLink, progress: Progress) -> Tensor:
-        """`[n, width]` fp32, in batches of so many positions as a frame may have, padding included."""
+        """`[n, width]` fp32, in batches of so many positions as a frame may have, padding included.
+
+        All texts leave before any is denoised: a denoiser's weights are the vendor's, and it is given the texts as they
+        were. What it makes of one frame's could otherwise decide when the next frame leaves, or whether it does.
+        """
         values = torch.empty(len(tokens), self.offer.model.require_embedding().width)
         lengths = self.session.segment_lengths(Texts(tokens)).sum(1)
-        for indices in frames_of(lengths, min(self.offer.most_positions(self.spec.row_type), EVALUATION_POSITIONS)):
+        most = min(self.offer.most_positions(self.spec.row_type), EVALUATION_POSITIONS)
+        frames, left = list(frames_of(lengths, most)), list[Tokens | None]()
+        for indices in frames:
             link.texts = indices
             values[indices] = self.session(Texts(tokens.select(indices))).float().cpu()
+            left.append(link.ids)
             progress.update("embed", int(indices[-1]) + 1, len(tokens))
+        if self.denoising is None:
+            return values
+        with steady_thread() as thread:
+            for indices, ids in zip(frames, left, strict=True):
+                texts = tokens.select(indices)
+                payload = self.session.release(Texts(texts)).release.payload if ids is None else ids
+                values[indices] = thread.submit(self.denoising, values[indices], texts, payload).result()
+                progress.update("denoise", int(indices[-1]) + 1, len(tokens))
         return values
 
     def of(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Embedded:
@@ -368,7 +377,7 @@ class Embeddings:
             denoised_for=None if self.denoiser is None else (self.denoiser[1].lowest, self.denoiser[1].highest),
             deviations=(
                 *self.session.privatizer.deviations,
-                *(() if self.session.denoising is None else self.session.denoising.deviations),
+                *(() if self.denoising is None else self.denoising.deviations),
             ),
         )
 
@@ -430,69 +439,3 @@ def embed(road: Embeddings, dataset: Dataset, progress: Progress) -> Embedded:
         BudgetError: A text would be charged beyond the budget; none is sent.
     """
     return road.of(road.read_all(dataset), dataset.texts, progress)
-
-
-class EmbeddingLink(QueryLink):
-    """Queries for embeddings, of which those that were answered before are not asked again.
-
-    Answers are kept as they came, sealed, by the release that they are of.
-
-    Args:
-        gate: The door.
-        model: Whose embeddings they are.
-        vault: Where answers are kept.
-        spec: The settings.
-
-    Attributes:
-        texts: `[batch]` int64, which texts the next query is about.
-        queries: Of each frame that left, `[rows]` int64: the text that each row of it was released for.
-        replaced: How many tokens, or words, of all texts were drawn as others; `None` for rows of noise.
-    """
-
-    def __init__(self, gate: Gate, model: ModelInfo, vault: Vault, spec: RunSpec) -> None:
-        embedding = model.require_embedding()
-        super().__init__(gate, routes.EMBEDDINGS, {"model": model.name}, outputs=embedding.width)
-        self._vault = vault
-        told = model.fingerprint, str(embedding.width), embedding.pooling, spec.form.value, spec.wire_type.value
-        # by its vendor, too: what one answered must not stand for what another would
-        self._context = f"embedding/{'/'.join((*told, gate.peer))}".encode()
-        self.texts = torch.arange(0)
-        self.queries: list[Tensor] = []
-        self.replaced: int | None = 0
-
-    @property
-    def sent(self) -> int:
-        """Texts that were asked about."""
-        return sum(map(len, self.queries))
-
-    def infer(self, sent: Release | Stored) -> Tensor:
-        """See `QueryLink.infer`."""
-        if isinstance(sent, Stored):
-            return super().infer(sent)
-        if self.replaced is not None:
-            self.replaced = None if sent.replaced is None else self.replaced + int(sent.replaced.sum())
-        names = [
-            hashlib.blake2b(self._context, key=identity, digest_size=IDENTITY_BYTES).digest()
-            for identity in sent.identities
-        ]
-        bodies = dict(zip(names, self._vault.get_many(names), strict=True))
-        asked = {name: row for row, name in enumerate(names) if bodies[name] is None}
-        if asked:
-            rows = torch.tensor(list(asked.values()))
-            found = super().infer(sent.select(rows)).float().cpu()
-            if (largest := float(found.abs().max())) > _LARGEST:  # kept, it would spoil this text's embedding for good
-                raise VendorError(
-                    f"The vendor's answer has numbers as large as {largest:.1g}, which no embedding has.",
-                    status=200,
-                    remedy="Ask the vendor. Nothing of the answer is kept.",
-                )
-            answered = {name: row.numpy().tobytes() for name, row in zip(asked, found, strict=True)}
-            bodies |= self._vault.put_many(answered)
-            self.queries.append(self.texts[rows])
-        return torch.stack([_numbers(bodies[name]) for name in names])
-
-
-def _numbers(body: bytes | None) -> Tensor:
-    if body is None:
-        raise TypeError("an answer was asked for and is not there")
-    return torch.frombuffer(bytearray(body), dtype=torch.float32)

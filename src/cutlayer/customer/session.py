@@ -15,7 +15,6 @@ from torch import Tensor, nn
 from transformers import Cache
 
 from cutlayer.core import Cut, ModelError, Payload, Ragged, Rows, Tokens, VendorError
-from cutlayer.customer.denoising import Denoising
 from cutlayer.customer.derived import Privatizing
 from cutlayer.customer.link import Exchange, GenerationLink, Link, QueryLink, Stored
 from cutlayer.customer.threads import threads_for
@@ -224,7 +223,6 @@ class Session(nn.Module):
         self.tail = None if parts.tail is None else parts.tail.to(self.device)
         self._seed = seed
         self._precision = precision
-        self.denoising: Denoising | None = None
         self.train(False)
 
     def train(self, mode: bool = True) -> Session:
@@ -254,10 +252,7 @@ class Session(nn.Module):
         if self.link is None:
             raise VendorError("This session has no vendor to ask.", remedy="Give it a link.")
         if not self.training:
-            answer = self.link.infer(sent)
-            if self.denoising is not None and isinstance(texts, Texts) and isinstance(sent, Release):
-                return self.denoising(answer, texts.tokens, sent)
-            return self._finish(answer, self.segment_lengths(texts))
+            return self._finish(self.link.infer(sent), self.segment_lengths(texts))
         if boundary is None:
             boundary = torch.zeros((), requires_grad=True)  # frozen: see Exchange.forward
         output: Tensor = Exchange.apply(boundary, self.link, sent)  # type: ignore[no-untyped-call]

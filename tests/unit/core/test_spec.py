@@ -3,11 +3,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 from pydantic import ValidationError
 
 from cutlayer.core import ConfigError, Registry, Spec
+from cutlayer.privacy import PrivacySpec
 
 
 class Noise(Spec):
@@ -19,6 +21,13 @@ def test_a_spec_is_frozen_and_closed() -> None:
         Noise(eta=1, epsilon=2)  # type: ignore[call-arg]
     with pytest.raises(ValidationError, match="frozen"):
         Noise(eta=1).eta = 2  # type: ignore[misc]
+
+
+@pytest.mark.parametrize("named", [[], {}, None, 3, "cnoise"])
+def test_what_names_no_kind_is_refused_as_a_value(named: Any) -> None:
+    """Also where it is not even a name: a hostile answer must not raise what nobody expects."""
+    with pytest.raises(ValueError, match="there is no mechanism"):
+        PrivacySpec.read({"mechanism": named, "eta": 1})
 
 
 def test_infinity_survives_json() -> None:

@@ -19,8 +19,9 @@ from cutlayer.attacks import Transcript
 from cutlayer.core import ConfigError, Cut
 from cutlayer.customer import Client, Silent
 from cutlayer.customer.attacker import AttackerSpec
-from cutlayer.customer.embed import EmbeddingLink, Embeddings
+from cutlayer.customer.embed import Embeddings
 from cutlayer.customer.embedding import EmbedSpec
+from cutlayer.customer.embedding_link import EmbeddingLink
 from cutlayer.customer.session import Drawn, Session, Texts
 from cutlayer.data import Dataset, read_dataset
 from cutlayer.privacy import NoPrivacy, PrivacySpec, TextToText, Vector, Words
