@@ -32,17 +32,21 @@ _SECONDS_BETWEEN_WARNINGS = 60
 
 
 class Connection(H11Protocol):
-    """A connection: closed when it is open but says nothing, or does not come to an end of a head.
+    """A connection: closed when it is open but says nothing, does not come to an end of a head, or reads no answer.
 
     uvicorn limits the time between an answer and the next request's first byte, and the door that of a
-    body; nothing else limits the time that a head takes.
+    body; nothing else limits the time that a head takes, or reading an answer.
 
     Attributes:
         head_seconds: Time from opening, or from a head's first byte, to the head's end.
+        reading_seconds: Time in which a peer must read on, so that more of its answer can be sent. Systems keep some
+            megabytes for a connection, and tell of room when a third of them is read.
     """
 
     head_seconds: float = 20
+    reading_seconds: float = 120
     _head_timer: asyncio.TimerHandle | None = None
+    _reading_timer: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Starts the clock."""
@@ -55,9 +59,20 @@ class Connection(H11Protocol):
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clock."""
+        """Stops the clocks."""
         self._stop_clock()
+        self._stop_reading_clock()
         super().connection_lost(exc)
+
+    def pause_writing(self) -> None:
+        """Starts the clock of a peer that leaves what it was sent unread."""
+        super().pause_writing()
+        self._reading_timer = self.loop.call_later(self.reading_seconds, self.transport.abort)
+
+    def resume_writing(self) -> None:
+        """Stops it: enough was read."""
+        self._stop_reading_clock()
+        super().resume_writing()
 
     def _watch_head(self) -> None:
         if self.conn.their_state is not h11.IDLE:
@@ -69,6 +84,11 @@ class Connection(H11Protocol):
         if self._head_timer is not None:
             self._head_timer.cancel()
             self._head_timer = None
+
+    def _stop_reading_clock(self) -> None:
+        if self._reading_timer is not None:
+            self._reading_timer.cancel()
+            self._reading_timer = None
 
 
 class Listener(socket.socket):

@@ -145,6 +145,7 @@ class Adapters:
         return (
             yield from answered(
                 payload,
+                card.template,
                 self._settings,
                 lambda piece: infer(part, card.templates, piece, self._catalogue.device),
                 of_texts=of_texts,

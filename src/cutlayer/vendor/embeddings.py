@@ -83,4 +83,4 @@ def embed(settings: VendorSettings, catalogue: Catalogue, model: str, body: byte
     def run(piece: Payload) -> torch.Tensor:
         return compute(part, card.template, prepare(piece, device), device)
 
-    return (yield from answered(payload, settings, run, of_texts=True))
+    return (yield from answered(payload, card.template, settings, run, of_texts=True))

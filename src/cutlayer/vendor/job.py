@@ -350,7 +350,7 @@ class LiveJob:
         try:
             most, of_texts = self._limits.positions_per_piece, self.spec.cut.tail is None
             output = yield from in_pieces(
-                payload, most, threads=self.threads, of_texts=of_texts, run=self._trainer.infer
+                payload, self._card.template, most, threads=self.threads, of_texts=of_texts, run=self._trainer.infer
             )
         finally:
             self.busy = False

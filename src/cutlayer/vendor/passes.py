@@ -24,17 +24,18 @@ def prepare(payload: Payload, device: torch.device) -> Payload:
     return Rows(Ragged(values, payload.packed.lengths), payload.segment_lengths)
 
 
-def divided(payload: Payload, most: int) -> Iterator[Payload]:
+def divided(payload: Payload, template: Template, most: int) -> Iterator[Payload]:
     """A release in parts of at most so many positions, padding included, or of one text that has more.
 
     How it is divided follows from the release alone, so that its output does, too, to the last bit.
 
     Args:
         payload: `n` texts, whose outputs are to follow one another in the same order.
+        template: Where special tokens stand in the texts.
         most: Positions.
     """
     first = longest = 0
-    for at, length in enumerate(text_lengths(payload).tolist()):
+    for at, length in enumerate(text_lengths(payload, template).tolist()):
         longest = max(longest, length)
         if at > first and (at + 1 - first) * longest > most:
             yield payload.select(torch.arange(first, at))
@@ -42,11 +43,12 @@ def divided(payload: Payload, most: int) -> Iterator[Payload]:
     yield payload.select(torch.arange(first, len(payload))) if first else payload
 
 
-def text_lengths(payload: Payload) -> Tensor:
-    """`[n]` int64: ids, without special tokens, or rows of each of `n` texts."""
+def text_lengths(payload: Payload, template: Template) -> Tensor:
+    """`[n]` int64: positions of each of `n` texts, special tokens included."""
     if isinstance(payload, Rows):
         return payload.packed.lengths
-    return torch.stack([segment.lengths for segment in payload.segments]).sum(0)
+    ids = torch.stack([segment.lengths for segment in payload.segments]).sum(0)
+    return ids + template.special_count(len(payload.segments))
 
 
 def writes(spec: JobSpec | AdapterInfo) -> bool:
@@ -185,12 +187,19 @@ def infer(part: Part, templates: Sequence[Template], payload: Payload, device: t
 
 
 def in_pieces(
-    payload: Payload, most: int, *, threads: int, of_texts: bool, run: Callable[[Payload], Tensor]
+    payload: Payload,
+    template: Template,
+    most: int,
+    *,
+    threads: int,
+    of_texts: bool,
+    run: Callable[[Payload], Tensor],
 ) -> Pieces[Tensor]:
     """The answer to a query, others being served between its pieces.
 
     Args:
         payload: `n` texts.
+        template: Where special tokens stand in the texts.
         most: Positions of a piece.
         threads: Compute threads to use.
         of_texts: Whether each text has one line of the answer. Then texts of about one length share a piece, of which
@@ -201,11 +210,11 @@ def in_pieces(
         The texts' answers, one after the other: logits `[n, labels]`, or rows `[rows, width]`.
     """
     outputs: list[Tensor] = []
-    lengths, order = text_lengths(payload), None
+    lengths, order = text_lengths(payload, template), None
     if of_texts and len(payload) * int(lengths.max()) > most:
         order = lengths.argsort(stable=True)
         payload = payload.select(order)
-    for piece in divided(payload, most):
+    for piece in divided(payload, template, most):
         if outputs:
             yield
         use_threads(threads)
@@ -216,6 +225,7 @@ def in_pieces(
 
 def answered(
     payload: Payload,
+    template: Template,
     settings: VendorSettings,
     run: Callable[[Payload], Tensor],
     *,
@@ -226,6 +236,7 @@ def answered(
 
     Args:
         payload: `n` texts.
+        template: Where special tokens stand in the texts.
         settings: The vendor's: how large pieces are, and on how many threads they are computed.
         run: Answers a piece by a tensor `[texts, labels]`, or `[rows, width]`.
         of_texts: As of `in_pieces`.
@@ -233,6 +244,7 @@ def answered(
     """
     output = yield from in_pieces(
         payload,
+        template,
         settings.limits.positions_per_piece,
         threads=settings.compute_threads,
         of_texts=of_texts,

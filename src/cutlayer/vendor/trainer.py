@@ -159,8 +159,7 @@ class Trainer:
 
     def estimate(self, payload: Payload) -> int:
         """Bytes that the graph of a forward pass takes at most."""
-        specials = 0 if isinstance(payload, Rows) else self._template.special_count(len(payload.segments))
-        longest = specials + int(text_lengths(payload).max())
+        longest = int(text_lengths(payload, self._template).max())
         blocks = graph_bytes(self.part, self._spec, self.part.stack, texts=len(payload), longest=longest, seen=longest)
         more = _reconstruction_bytes(self.part, self._spec, texts=len(payload))
         return blocks + more + _writing_bytes(self.part, self._spec, texts=len(payload), seen=longest)

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import contextlib
+import logging
 import socket
 import threading
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 import uvicorn
+from starlette.responses import Response
 
+from cutlayer.serving.door import Door, Visit
 from cutlayer.serving.listening import Connection, Listener, listen
 
 Serve = Callable[..., Listener]
@@ -20,6 +23,7 @@ REQUEST = b"GET / HTTP/1.1\r\nHost: x\r\nConnection: keep-alive\r\nContent-Lengt
 
 class Hasty(Connection):
     head_seconds = 0.5
+    reading_seconds = 1
 
 
 async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
@@ -30,16 +34,46 @@ async def application(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": b"ok"})
 
 
+LARGE = bytes(2**25)
+"""More than the buffers on the way take."""
+
+
+async def large(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    headers = [(b"content-length", str(len(LARGE)).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": LARGE})
+
+
+class OneAtATime(Door):
+    """A door that everybody opens."""
+
+    open_paths = frozenset[str]()
+    wanted = "any key"
+    told: ClassVar[list[int]] = []
+
+    def meant(self, method: str, path: str) -> tuple[str, int]:
+        return "large", 0
+
+    async def owner(self, key: str) -> str:
+        return key
+
+    def response(self, error: Exception) -> Response:
+        return Response(status_code=getattr(error, "status", 500))
+
+    def answered(self, owner: str, name: str, visit: Visit, seconds: float) -> None:
+        self.told.append(visit.status)
+
+
 @pytest.fixture
 def serve() -> Iterator[Serve]:
     """Serves in a thread of this process, with as many connections as it is told."""
     with contextlib.ExitStack() as stack:
 
-        def start(*, most: int = 100) -> Listener:
+        def start(*, most: int = 100, application: Any = application) -> Listener:
             listener = stack.enter_context(listen("127.0.0.1", 0))
             listener.most = most
             config = uvicorn.Config(
-                application,  # type: ignore[arg-type]
+                application,
                 http=Hasty,
                 loop="asyncio",
                 ws="none",
@@ -133,3 +167,51 @@ def test_one_too_many_is_hung_up_on_and_the_others_stay(serve: Serve, caplog: py
     assert [message for message in caplog.messages if "hanging up" in message] == [
         "3 connections are open; hanging up on further ones"
     ]
+
+
+def asking(owner: str) -> bytes:
+    return f"GET / HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {owner}\r\n\r\n".encode()
+
+
+def read_all(connection: socket.socket) -> int:
+    """Bytes of a whole answer, or of what came before it broke off."""
+    connection.settimeout(3)
+    found = 0
+    with contextlib.suppress(OSError):
+        while received := connection.recv(2**20):
+            found += len(received)
+            if found > len(LARGE):
+                break
+    return found
+
+
+def test_an_answer_that_nobody_reads_is_a_request_in_progress_and_no_memory_for_long(serve: Serve) -> None:
+    OneAtATime.told.clear()
+    door = OneAtATime(large, body_seconds=5, requests_at_once=1, books=logging.getLogger("books"))
+    listener = serve(application=door)
+    with connect(listener) as silent, connect(listener) as second, connect(listener) as other:
+        silent.sendall(asking("one"))
+        assert silent.recv(12) == b"HTTP/1.1 200"
+        second.sendall(asking("one"))
+        assert second.recv(12) == b"HTTP/1.1 429"
+        other.sendall(asking("two"))
+        assert read_all(other) > len(LARGE), "another's answer comes"
+        time.sleep(1.5)
+        assert read_all(silent) < len(LARGE), "it was broken off"
+        with connect(listener) as later:
+            later.sendall(asking("one"))
+            assert read_all(later) > len(LARGE)
+    assert sorted(OneAtATime.told)[-1] == 429
+
+
+def test_a_large_answer_that_is_read_slowly_comes_whole(serve: Serve) -> None:
+    door = OneAtATime(large, body_seconds=5, requests_at_once=1, books=logging.getLogger("books"))
+    with connect(serve(application=door)) as slow:
+        slow.sendall(asking("one"))
+        found = 0
+        for _ in range(6):  # longer together than a part may take
+            time.sleep(0.4)
+            wanted = found + 2**22
+            while found < wanted:
+                found += len(slow.recv(wanted - found))
+        assert found + read_all(slow) > len(LARGE)

@@ -17,8 +17,9 @@ from torch import Tensor
 
 from cutlayer import vendor
 from cutlayer.core import Payload, Ragged, Rows, Tokens, VendorError
+from cutlayer.models import Template
 from cutlayer.vendor.checkpoints import Checkpoints
-from cutlayer.vendor.passes import divided, in_pieces
+from cutlayer.vendor.passes import divided, in_pieces, text_lengths
 from cutlayer.wire import Frame, routes
 from cutlayer.wire.messages import AdapterList, RecordSetInfo
 from cutlayer.wire.transports import LocalTransport
@@ -110,21 +111,29 @@ def test_records_are_read_through_before_the_compute_thread_is_asked_for(
 
 # ---------------------------------------------------------------- divided work
 
+OPENED = Template.opened_by(5, max_length=None)
+"""One special token before each text."""
+
+
+def test_texts_of_nothing_but_special_tokens_take_positions_too() -> None:
+    """Else thousands of them would be one piece, for which all others wait."""
+    payload = Tokens((Ragged(torch.empty(0, dtype=torch.int64), torch.zeros(40, dtype=torch.int64)),))
+    assert [len(part) for part in divided(payload, OPENED, 10)] == [10] * 4
+
 
 def test_a_release_is_divided_by_positions_and_nothing_is_lost() -> None:
     tokens = some_tokens(40, vocab_size=300, segments=2)
     rows = some_rows(40, width=4)
     for payload in (tokens, rows):
         for most in (1, 20, 64, 10_000):
-            parts = list(divided(payload, most))
+            parts = list(divided(payload, OPENED, most))
             assert sum(map(len, parts)) == 40
             assert (len(parts) == 40) if most == 1 else (len(parts) == 1) == (most == 10_000)
             for part in parts:
-                lengths = part.packed.lengths if isinstance(part, Rows) else sum(each.lengths for each in part.segments)
-                assert len(part) == 1 or len(part) * int(lengths.max()) <= most  # type: ignore[union-attr]
-    joined = Rows.concatenate([part for part in divided(rows, 20) if isinstance(part, Rows)])
+                assert len(part) == 1 or len(part) * int(text_lengths(part, OPENED).max()) <= most
+    joined = Rows.concatenate([part for part in divided(rows, OPENED, 20) if isinstance(part, Rows)])
     assert torch.equal(joined.packed.values, rows.packed.values)
-    assert next(divided(rows, 10_000)) is rows, "as it is where it is small"
+    assert next(divided(rows, OPENED, 10_000)) is rows, "as it is where it is small"
 
 
 @pytest.mark.parametrize("of_texts", [False, True])
@@ -139,7 +148,7 @@ def test_texts_of_about_one_length_share_a_piece_and_answers_keep_their_order(of
         return torch.stack([ids[:1] for ids in piece.segments[0].split()])
 
     def work() -> Iterator[None]:
-        answer = yield from in_pieces(payload, 36, threads=1, of_texts=of_texts, run=first_ids)
+        answer = yield from in_pieces(payload, OPENED, 40, threads=1, of_texts=of_texts, run=first_ids)
         assert torch.equal(answer[:, 0], lengths.cumsum(0) - lengths)
 
     assert len(list(work())) == len(computed) - 1
