@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 import torch
@@ -15,8 +16,8 @@ if TYPE_CHECKING:
 
 UNCUT = 2**31
 """As `max_content`: texts keep all of their tokens."""
-_CHUNK = 10_000
-"""Texts per call: a tokenizer's answer is some hundred times larger than the ids kept of it."""
+_TEXTS, _CHARACTERS = 10_000, 2**20
+"""Texts per call, and their characters, beyond one text: a tokenizer's answer is some hundred times as large."""
 
 
 def tokenise(dataset: Dataset, tokenizer: PreTrainedTokenizerBase, *, max_content: int) -> Tokens:
@@ -59,9 +60,9 @@ def shortened(tokens: Tokens, most: int | Tensor, *, preceding: Tensor | None = 
 
 def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
     parts = [Ragged.from_lists([])]
-    for start in range(0, len(texts), _CHUNK):
+    for some in _parts(texts):
         encoded = tokenizer(
-            texts[start : start + _CHUNK],
+            some,
             add_special_tokens=False,
             split_special_tokens=True,
             truncation=False,
@@ -72,6 +73,18 @@ def _ids(texts: list[str], tokenizer: PreTrainedTokenizerBase) -> Ragged:
         )
         parts.append(Ragged.from_lists(encoded["input_ids"]))
     return Ragged.concatenate(parts)
+
+
+def _parts(texts: list[str]) -> Iterator[list[str]]:
+    """Consecutive texts."""
+    first = characters = 0
+    for at, text in enumerate(texts):
+        characters += len(text)
+        if at > first and (at - first == _TEXTS or characters > _CHARACTERS):
+            yield texts[first:at]
+            first, characters = at, len(text)
+    if texts:
+        yield texts[first:]
 
 
 def kept_lengths(lengths: Tensor, most: int | Tensor) -> Tensor:

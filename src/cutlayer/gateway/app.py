@@ -10,9 +10,10 @@ from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
 from functools import partial
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import torch
+from anyio import CapacityLimiter, to_thread
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -32,7 +33,7 @@ from cutlayer.gateway.absence import Absence
 from cutlayer.gateway.answers import ApiError, error_for
 from cutlayer.gateway.joiner import Answer, Asked, Joiner
 from cutlayer.gateway.key import KeyRing
-from cutlayer.gateway.requests import ETA_HEADER, eta_of, inputs_of, read_request, width_of
+from cutlayer.gateway.requests import ETA_HEADER, EmbeddingsRequest, eta_of, inputs_of, read_request, width_of
 from cutlayer.gateway.settings import GatewaySettings
 from cutlayer.privacy import Ledger, LedgerSummary, NoPrivacy, PrivacySpec
 from cutlayer.serving.compute import ComputeThread
@@ -42,7 +43,34 @@ from cutlayer.wire.messages import ModelInfo, ModelList
 
 _SECONDS_BETWEEN_LOOKS = 10.0
 """At the vendor's models, for names and widths. What a request is answered with is looked at for each batch."""
+_READERS = 2
+"""Requests that are read at a time: JSON takes up to 28 times its length in memory."""
 _SUMMARY = TypeAdapter(LedgerSummary)
+T = TypeVar("T")
+
+
+class Shared(Generic[T]):
+    """What many ask for at once and is worked out for all of them, in a thread of its own.
+
+    Args:
+        name: The thread's.
+        work: Works it out.
+    """
+
+    def __init__(self, name: str, work: Callable[[], T]) -> None:
+        self._work = work
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
+        self._next: Future[T] | None = None
+
+    async def find(self) -> T:
+        """What it is now: it is begun after it was asked for, once for all who wait for that."""
+        if self._next is None or self._next.running() or self._next.done():
+            self._next = self._thread.submit(self._work)
+        return await asyncio.shield(asyncio.wrap_future(self._next))
+
+    def close(self) -> None:
+        """Finishes what was begun."""
+        self._thread.shutdown(cancel_futures=True)
 
 
 class Gateway:
@@ -73,9 +101,9 @@ class Gateway:
         self._served = frozenset(self._aliases.values())
         self._models: dict[str, ModelInfo] = {}
         self._looked = -math.inf
-        self._looks = ThreadPoolExecutor(1, thread_name_prefix="models")
-        self._looking: Future[dict[str, ModelInfo]] | None = None
-        self._reads = ThreadPoolExecutor(1, thread_name_prefix="ledger")
+        self._looks = Shared("models", self._look)
+        self._summaries = Shared("ledger", self._summary)
+        self._readers = CapacityLimiter(_READERS)
 
     def open(self) -> None:
         """Opens the roads to the models that aliases name, or to the vendor's default one, before anybody asks.
@@ -104,9 +132,7 @@ class Gateway:
         """
         if time.monotonic() - self._looked <= _SECONDS_BETWEEN_LOOKS:
             return self._models
-        if self._looking is None or self._looking.done():
-            self._looking = self._looks.submit(self._look)
-        return await asyncio.shield(asyncio.wrap_future(self._looking))
+        return await self._looks.find()
 
     def _look(self) -> dict[str, ModelInfo]:
         with self.absence.noted():
@@ -123,8 +149,8 @@ class Gateway:
         return {model.name: model for model in models if model.embedding is not None}
 
     async def ledger(self) -> LedgerSummary:
-        """What left, in sum; however many ask, one of them at a time: it is read from all entries."""
-        return await asyncio.wrap_future(self._reads.submit(self._summary))
+        """What left, in sum, which is read from all entries."""
+        return await self._summaries.find()
 
     def _summary(self) -> LedgerSummary:
         # over a connection of its own: reading all of it takes longer than a batch may wait
@@ -133,8 +159,8 @@ class Gateway:
 
     def close(self) -> None:
         """Finishes what waits, and gives connections back."""
-        self._looks.shutdown()
-        self._reads.shutdown(cancel_futures=True)
+        self._looks.close()
+        self._summaries.close()
         self.compute.close(self.client.close)
 
     async def model(self, name: str) -> ModelInfo:
@@ -157,8 +183,7 @@ class Gateway:
     async def embed(self, request: Request) -> Response:
         """Answers a request for embeddings."""
         body = await request.body()
-        asked = await run_in_threadpool(read_request, body)
-        inputs = inputs_of(asked, self.settings)
+        asked, inputs = await to_thread.run_sync(self._read, body, limiter=self._readers)
         model = await self.model(asked.model)
         width = width_of(asked, self.settings, width=model.require_embedding().width)
         eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
@@ -176,6 +201,10 @@ class Gateway:
             headers={ETA_HEADER: f"{found.eta:g}"},
         )
         return await run_in_threadpool(write)
+
+    def _read(self, body: bytes) -> tuple[EmbeddingsRequest, list[str] | list[list[int]]]:
+        asked = read_request(body)
+        return asked, inputs_of(asked, self.settings)
 
     async def _answered(self, request: Request, asked: Asked) -> Answer:
         """Waits for the answer, or for the application to hang up: then what waits still is not sent."""

@@ -122,6 +122,9 @@ def width_of(request: EmbeddingsRequest, settings: GatewaySettings, *, width: in
 def eta_of(header: str | None, *, most: float) -> float:
     """The eta of a request, which may be lower than the gateway's.
 
+    It is the gateway's, halved until it is no higher than what the request says: each eta is another look at the same
+    text, and all looks together cost at most twice the gateway's eta, whatever applications ask for.
+
     Args:
         header: What the request says, if it says anything.
         most: The gateway's.
@@ -144,7 +147,11 @@ def eta_of(header: str | None, *, most: float) -> float:
             f"{ETA_HEADER} may lower this gateway's eta of {most:g}, and not raise it.",
             param=ETA_HEADER,
         )
-    return eta
+    if math.isinf(most):  # texts leave as they are anyway
+        return eta
+    while most > eta:
+        most /= 2
+    return most
 
 
 def _invalid(message: str) -> ApiError:

@@ -64,13 +64,21 @@ def test_special_tokens_written_in_a_text_are_text():
     assert TOKENIZER("a [SEP] b")["input_ids"].count(3) == 2
 
 
-def test_many_texts_go_through_in_chunks(monkeypatch):
-    dataset = Dataset(tuple((text,) for text in ["a b", "", "c", "d e f", "g"]))
+@pytest.mark.parametrize(
+    ("limit", "most", "calls"),
+    [("_TEXTS", 2, [2, 2, 1]), ("_CHARACTERS", 4, [3, 1, 1]), ("_CHARACTERS", 1, [1, 2, 1, 1])],
+)
+def test_many_texts_go_through_in_parts(limit, most, calls, monkeypatch):
+    dataset = Dataset(tuple((text,) for text in ["a b", "", "c", "d e f", "gg"]))
     whole = tokenise(dataset, TOKENIZER, max_content=2)
     # the function of the same name hides the module as an attribute
-    monkeypatch.setattr(importlib.import_module("cutlayer.data.tokenise"), "_CHUNK", 2)
-    chunked = tokenise(dataset, TOKENIZER, max_content=2)
-    assert torch.equal(whole.segments[0].values, chunked.segments[0].values)
+    module, told = importlib.import_module("cutlayer.data.tokenise"), []
+    parts = module._parts
+    monkeypatch.setattr(module, limit, most)
+    monkeypatch.setattr(module, "_parts", lambda texts: (told.append(len(some)) or some for some in parts(texts)))
+    divided = tokenise(dataset, TOKENIZER, max_content=2)
+    assert told == calls
+    assert torch.equal(whole.segments[0].values, divided.segments[0].values)
     assert whole.segments[0].lengths.tolist() == [2, 0, 1, 2, 1]
 
 

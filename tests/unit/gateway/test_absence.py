@@ -102,7 +102,7 @@ def test_who_looks_for_models_waits_once_for_all(client: Client, asking: Asking,
 def test_batches_that_wait_are_told_with_the_first(client: Client, asking: Asking, silent: Silent) -> None:
     values_of(asking.embed("w1"))
     falls_silent(client, silent)
-    etas = [{"X-Cutlayer-Eta": str(eta)} for eta in (6, 5, 4, 3, 2)]  # each is a batch
+    etas = [{"X-Cutlayer-Eta": str(eta)} for eta in (6, 3, 1.5, 0.75, 0.375)]  # each is a batch
     answers, seconds = asyncio.run(asked(asking, etas))
     check_away(answers)
     assert seconds < SECONDS + SLACK

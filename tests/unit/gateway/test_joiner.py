@@ -154,7 +154,7 @@ def test_the_road_that_is_opened_before_is_the_one_that_requests_take(client: Cl
 
 
 def test_etas_that_take_turns_open_a_road_each_and_fetch_once(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    opened: list[float] = []
+    opened, etas = list[float](), [6, 3, 1.5, 0.75, 0.375]
     openings = Embeddings.open.__func__  # type: ignore[attr-defined]  # of the class method
 
     def opening(_: type, connection: Any, given: FinetuneSpec, progress: Any, **more: Any) -> Embeddings:
@@ -164,9 +164,9 @@ def test_etas_that_take_turns_open_a_road_each_and_fetch_once(client: Client, mo
     monkeypatch.setattr(Embeddings, "open", classmethod(opening))
     with gateway_of(client) as asking:
         for number in range(2):
-            for eta in (6, 5, 4, 3, 2):
+            for eta in etas:
                 values_of(asking.embed(f"w{number}", headers={"X-Cutlayer-Eta": str(eta)}))
-    assert opened == [6, 5, 4, 3, 2]
+    assert opened == etas
     assert [entry.route for entry in client.ledger.frames()].count(routes.ARCHIVE.name) == 1
 
 

@@ -31,6 +31,7 @@ from cutlayer.customer.embed import Embeddings
 from cutlayer.data import Dataset
 from cutlayer.gateway import GatewaySettings, make_key
 from cutlayer.gateway.answers import error_for
+from cutlayer.gateway.requests import eta_of
 from cutlayer.privacy import Ledger, NoPrivacy, PrivacySpec, TextToText, Vector, Words
 from cutlayer.wire import Reply, routes
 from cutlayer.wire.messages import ModelList
@@ -136,6 +137,16 @@ def test_eta_may_be_lowered_and_not_raised(client: Client) -> None:
             assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": header})) == (400, said)
         assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": "nan"})) == (400, "invalid_eta")
     assert [line.largest_eta for line in client.ledger.summary().mechanisms] == [3]
+
+
+def test_lowered_etas_together_cost_at_most_twice_the_gateways() -> None:
+    """However finely applications divide it, each other eta would be another look at the same text."""
+    asked = [6 - number / 1000 for number in range(6000)]
+    found = {eta_of(f"{eta}", most=6) for eta in asked}
+    assert found == {6 / 2**halved for halved in range(14)}
+    assert sum(found) < 2 * 6
+    assert all(eta_of(f"{eta}", most=6) <= eta for eta in asked)
+    assert [eta_of(header, most=6) for header in (None, "6", "5.9", "3", "2.9")] == [6, 6, 3, 3, 1.5]
 
 
 @pytest.mark.parametrize("privacy", [NoPrivacy(), TextToText(eta=6), Vector(eta=6, clip=True, noise_window=2)])
@@ -273,11 +284,13 @@ def test_a_text_far_too_long_is_not_read_to_its_end(client: Client, monkeypatch:
         assert max(read) <= 64 * longest
 
 
-def test_ledgers_are_read_one_at_a_time(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
-    reading, most, summary = [0], [0], Ledger.summary
+def test_the_ledger_is_read_once_for_all_who_wait(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    """One reading at a time, and one more for those who came meanwhile: who polls locks nobody out."""
+    reading, most, times, summary = [0], [0], [0], Ledger.summary
 
     def slowly(ledger: Ledger) -> Any:
         reading[0] += 1
+        times[0] += 1
         most[0] = max(most[0], reading[0])
         time.sleep(0.05)
         reading[0] -= 1
@@ -285,9 +298,10 @@ def test_ledgers_are_read_one_at_a_time(client: Client, monkeypatch: pytest.Monk
 
     monkeypatch.setattr(Ledger, "summary", slowly)
     with gateway_of(client) as asking:
-        answers = asyncio.run(asking._send([("GET", "/ledger", {})] * 4))
-    assert [answer.status_code for answer in answers] == [200] * 4
+        answers = asyncio.run(asking._send([("GET", "/ledger", {})] * 40))
+    assert [answer.status_code for answer in answers] == [200] * 40
     assert most == [1]
+    assert 1 <= times[0] <= 5
 
 
 def test_the_ledger_is_shown(client: Client) -> None:
@@ -344,7 +358,7 @@ def test_a_large_body_is_refused_unread(client: Client) -> None:
 def test_a_budget_is_kept_and_the_client_told_not_to_try_again(client: Client) -> None:
     with gateway_of(client, spec={"privacy_budget": 7.0}) as asking:
         values_of(asking.embed(TEXTS))
-        answer = asking.embed(["w9", TEXTS[0]], headers={"X-Cutlayer-Eta": "5"})
+        answer = asking.embed(["w9", TEXTS[0]], headers={"X-Cutlayer-Eta": "3"})
         assert code(answer) == (403, "privacy_budget_exceeded")
         assert answer.headers["x-should-retry"] == "false"
         assert answer.json()["error"]["type"] == "permission_error"
