@@ -134,6 +134,23 @@ def whole(tiny, data, tmp_path_factory):
     return report, json.loads((out / "report.json").read_text())
 
 
+def test_the_settings_that_come_with_it_are_the_papers():
+    tuning, training = SHIPPED.rapt.tuning, SHIPPED.rapt.training
+    assert (tuning.method, tuning.prompt_length) == ("prompt", 150)
+    assert (training["epochs"], training["batch_size"], training["learning_rate"]) == (4, 15, 6e-5)
+    asked = SHIPPED.rapt.arm.reconstruction
+    assert (asked.plain_tokens, asked.reconstruction_vocabulary) == (40, 7630)
+
+
+def test_no_public_text_that_comes_with_it_is_of_a_tasks_data_set():
+    kept_out = {task.name for task in SHIPPED.tasks.values()} | {file.name for file in SHIPPED.spared}
+    assert kept_out == {"cola", "qqp", "mrpc", "rte", "blog_authorship", "happydb"}
+    asked = {each.task.name for each in SHIPPED.asked} | {posts.name for posts in SHIPPED.figure_4.posts}
+    public = [file.name for file in SHIPPED.public]
+    assert len(set(public)) == 14
+    assert not set(public) & (kept_out | asked | {SHIPPED.released.name})
+
+
 def test_it_is_registered_and_shows_its_settings():
     recipe = RECIPES["snd"]
     assert set(recipe.parts) == PARTS
@@ -147,6 +164,9 @@ def test_it_is_registered_and_shows_its_settings():
 def test_every_method_stands_beside_clean_embeddings_and_the_control(whole):
     report, written = whole
     assert report.failures == {}
+    drawn = {file.name for file in report.files if file.suffix == ".png"}
+    figures = ("table-1", "table-4", "table-13", "figure-2", "figure-4", "figure-5", "figure-6", "figure-7")
+    assert {f"{name}.png" for name in (*figures, "tasks", "equal-leak")} <= drawn, sorted(drawn)
     rows = [row for row in written["table"] if row["part"] == "table-4" and row["source"] == "here"]
     of = {(row["method"], row["metric"]): row for row in rows if not row.get("over")}
     methods = {method for method, _ in of}
@@ -199,6 +219,12 @@ def test_methods_meet_where_as_much_is_read_of_each(whole):
     assert read.keys() == {"clipped rows", "TokEmbPriv", "Text2Text"}
     for row in read.values():
         assert row["value"] == pytest.approx(0.3, abs=0.1)
+    each = {(row["method"], row["metric"]): row["value"] for row in rows if row["metric"].startswith("read, ")}
+    for method, row in read.items():
+        papers, likeliest = (each[method, f"read, {name}"] for name in ("nearest-neighbour", "maximum-posterior"))
+        assert row["value"] == max(papers, likeliest)
+        assert row["note"] == ("maximum-posterior" if likeliest >= papers else "nearest-neighbour")
+    assert ("Text2Text", "read, masked-infill") in each
     etas = {row["method"]: row["value"] for row in rows if row["metric"] == "eta"}
     assert all(20 < eta < 5000 for eta in etas.values())
     measured = {row["method"] for row in rows if row["metric"] == "AUC"}
@@ -212,7 +238,7 @@ def test_methods_meet_where_as_much_is_read_of_each(whole):
 def test_more_is_read_by_the_strongest_attack_than_by_the_papers(whole):
     rows = [row for row in whole[1]["table"] if row["part"] == "figure-2" and row["metric"] == "success"]
     read = {row["attack"]: row["value"] for row in rows}
-    assert read.keys() == {"nearest-neighbour", "maximum-posterior"}
+    assert read["maximum-posterior"] > read["nearest-neighbour"]
 
 
 def test_attributes_are_inferred_of_clipped_rows(whole):
@@ -248,6 +274,11 @@ def test_what_a_text_costs_stands_beside_the_whole_model(whole):
     up, down = 128 * 384 * 2, 384 * 4
     assert up + down < of["SnD", "sent"] < up + down + 400
     assert of["SnD", "both, seconds"] > of["whole model at home", "seconds"] > 0
+    paper = [row for row in whole[1]["table"] if row["part"] == "table-12" and row["source"] == "paper"]
+    quoted = {
+        row["method"]: row["value"] for row in paper if row["shape"] == "distilbert" and "seconds" in row["metric"]
+    }
+    assert (quoted["PCFT"], quoted["Iron"]) == (137, 693)
 
 
 def test_other_uses_of_embeddings_are_scored_by_method(whole):

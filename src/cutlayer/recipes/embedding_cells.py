@@ -172,21 +172,22 @@ class LeakCell(Cell):
         return f"leak-{self.form.slug}-{self.private.name}-s{self.seed}"
 
     def run(self, lab: Lab) -> Leaks:
-        def read(eta: float) -> Proportion:
-            return self._strongest(lab, eta, self.attacks)[1]
+        def strongest(eta: float) -> Proportion:
+            found = self._beyond_chance(lab, eta, self.attacks)
+            if not found:
+                raise ConfigError(
+                    f"No attack on {self.form.value} passed its controls at eta {eta:g}.",
+                    remedy="Look between other etas.",
+                )
+            return max(found.values(), key=lambda each: each.value)
 
-        points = tuple(etas_for_recovery(read, self.leaks, between=self.between))
-        by = tuple(self._strongest(lab, point.eta, self.attacks)[0] for point in points)
-        told = [self._beyond_chance(lab, point.eta, self.further) for point in points] if self.further else []
-        return Leaks(points=points, by=by, further=tuple(told))
-
-    def _strongest(self, lab: Lab, eta: float, attacks: tuple[str, ...]) -> tuple[str, Proportion]:
-        found = self._beyond_chance(lab, eta, attacks)
-        if not found:
-            raise ConfigError(
-                f"No attack on {self.form.value} passed its controls at eta {eta:g}.", remedy="Look between other etas."
-            )
-        return max(found.items(), key=lambda each: each[1].value)
+        points = tuple(etas_for_recovery(strongest, self.leaks, between=self.between))
+        asked = [each for each in (self.attacks, self.further) if each]
+        read = tuple(
+            {name: found for attacks in asked for name, found in self._beyond_chance(lab, point.eta, attacks).items()}
+            for point in points
+        )
+        return Leaks(points=points, read=read)
 
     def _beyond_chance(self, lab: Lab, eta: float, attacks: tuple[str, ...]) -> dict[str, Proportion]:
         """What attacks read of releases at an eta; of those that passed their controls."""
@@ -201,9 +202,10 @@ class LeakCell(Cell):
     def measures(self, result: Leaks) -> Iterator[Measure]:
         for number, point in enumerate(result.points):
             axes: dict[str, Level] = {"leak": point.wanted}
+            by = {found.value: attack for attack, found in result.read[number].items() if attack in self.attacks}
             yield Measure("eta", point.eta, axes=axes)
-            yield replace(Measure.share("read", point.read, note=result.by[number]), axes=axes)
-            for attack, found in result.further[number].items() if result.further else ():
+            yield replace(Measure.share("read", point.read, note=by[max(by)]), axes=axes)
+            for attack, found in result.read[number].items():
                 yield replace(Measure.share(f"read, {attack}", found), axes=axes)
 
 
@@ -216,14 +218,12 @@ class Leaks(Spec):
     """One eta for each share.
 
     Attributes:
-        points: The etas, and what was read there beyond chance.
-        by: The attack that read it.
-        further: What further attacks read there, by name.
+        points: The etas, and what the strongest attack read there beyond chance.
+        read: The same of each attack that passed its controls there, by name.
     """
 
     points: tuple[Leaking, ...]
-    by: tuple[str, ...]
-    further: tuple[dict[str, Proportion], ...] = ()
+    read: tuple[dict[str, Proportion], ...]
 
 
 class Scored(Spec):
