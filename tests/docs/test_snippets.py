@@ -25,7 +25,7 @@ SNIPPETS = {
     for path in PAGES
     for number, snippet in enumerate(blocks(path.read_text(), "python"))
 }
-SLOW = ("docs/how-to/researcher.md:", "docs/reference/python.md:2")
+SLOW = ("docs/how-to/researcher.md:", "docs/reference/python.md:3")
 QUICK = [name for name in SNIPPETS if not name.startswith(SLOW)]
 ROWS = 12
 
@@ -69,7 +69,8 @@ def run(snippet: str, service: tuple[str, str]) -> None:
 
 @pytest.mark.usefixtures("starter_installed", "notes")
 @pytest.mark.parametrize(("where", "snippet"), slow_but(QUICK, SNIPPETS.values(), ids=SNIPPETS))
-def test_snippet(where: str, snippet: str, service: tuple[str, str]) -> None:
+def test_snippet(where: str, snippet: str, service: tuple[str, str], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("CUTLAYER_API_KEY", service[1])
     if "Transcript.recorded" in snippet:
         run(
             "from cutlayer import Client\nfrom pathlib import Path\n"

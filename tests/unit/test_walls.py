@@ -55,3 +55,10 @@ def test_a_web_framework_behind_what_a_lower_room_hands_out(source: Path) -> Non
     code, told = lint(source)
     assert code == 1
     assert "The customer ships no server and no database BROKEN" in told
+
+
+def test_a_gateway_that_asks_the_vendors_own_side(source: Path) -> None:
+    (source / "gateway/planted.py").write_text("from cutlayer.vendor import VendorSettings as Served\n")
+    code, told = lint(source)
+    assert code == 1
+    assert "The gateway knows nothing of the vendor's side BROKEN" in told
