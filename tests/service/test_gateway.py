@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import ssl
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -15,7 +16,7 @@ import openai
 import pytest
 from langchain_openai import OpenAIEmbeddings
 
-from cutlayer import Client
+from cutlayer import Client, vendor
 from cutlayer.customer.home import existing_ledger
 from cutlayer.wire import routes
 from tests.service.gateways import Running, running_gateway
@@ -72,6 +73,18 @@ def test_the_official_client_is_unchanged(gateway: Running, wanted: np.ndarray[A
     assert "embeddings 200" in told
     assert "w1" not in told
     assert "somebody" not in told
+
+
+def test_applications_elsewhere_ask_over_tls(at_vendor: VendorProcess, tmp_path: Path, tiny_model: Path) -> None:
+    made = vendor.init(tmp_path / "certificates", models=[str(tiny_model)], threads=1, tls_host="127.0.0.1")
+    tls = ("--host", "127.0.0.1", "--tls-cert", str(made.certificate), "--tls-key", str(made.private_key))
+    with running_gateway(tmp_path / "home", *SETTINGS, *tls) as gateway:
+        assert gateway.url.startswith("https://")
+        trusted = openai.DefaultHttpxClient(verify=ssl.create_default_context(cafile=str(made.certificate)))
+        with openai.OpenAI(**gateway.known, http_client=trusted) as client:
+            assert len(client.embeddings.create(model="tiny", input=TEXTS).data) == len(TEXTS)
+        with openai.OpenAI(**gateway.known, max_retries=0) as client, pytest.raises(openai.APIConnectionError):
+            client.embeddings.create(model="tiny", input=TEXTS)
 
 
 def test_langchain_asks_as_it_does_elsewhere(gateway: Running, wanted: np.ndarray[Any, Any]) -> None:

@@ -164,6 +164,12 @@ def test_what_leaves_is_what_the_answer_says(privacy: PrivacySpec, client: Clien
     assert np.array_equal(np.array(values_of(answer), dtype=np.float32), wanted.values)
 
 
+def test_a_request_has_2048_texts_at_most(client: Client) -> None:
+    with gateway_of(client) as asking:
+        assert len(values_of(asking.embed(["w1"] * 2048))) == 2048
+        assert code(asking.embed(["w1"] * 2049)) == (400, "invalid_input")
+
+
 def test_dimensions_are_cut_off_only_where_that_was_allowed(client: Client) -> None:
     with gateway_of(client, allow_truncation=True) as asking:
         whole = np.array(values_of(asking.embed("w1")))
