@@ -13,7 +13,6 @@ from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
-from anyio import CapacityLimiter, to_thread
 from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -46,10 +45,10 @@ _SECONDS_BETWEEN_LOOKS = 10.0
 _READERS = 2
 """Requests that are read at a time: JSON takes up to 28 times its length in memory."""
 _SUMMARY = TypeAdapter(LedgerSummary)
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-class Shared(Generic[T]):
+class Shared(Generic[_T]):
     """What many ask for at once and is worked out for all of them, in a thread of its own.
 
     Args:
@@ -57,12 +56,12 @@ class Shared(Generic[T]):
         work: Works it out.
     """
 
-    def __init__(self, name: str, work: Callable[[], T]) -> None:
+    def __init__(self, name: str, work: Callable[[], _T]) -> None:
         self._work = work
         self._thread = ThreadPoolExecutor(1, thread_name_prefix=name)
-        self._next: Future[T] | None = None
+        self._next: Future[_T] | None = None
 
-    async def find(self) -> T:
+    async def find(self) -> _T:
         """What it is now: it is begun after it was asked for, once for all who wait for that."""
         if self._next is None or self._next.running() or self._next.done():
             self._next = self._thread.submit(self._work)
@@ -103,7 +102,7 @@ class Gateway:
         self._looked = -math.inf
         self._looks = Shared("models", self._look)
         self._summaries = Shared("ledger", self._summary)
-        self._readers = CapacityLimiter(_READERS)
+        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="requests")
 
     def open(self) -> None:
         """Opens the roads to the models that aliases name, or to the vendor's default one, before anybody asks.
@@ -161,6 +160,7 @@ class Gateway:
         """Finishes what waits, and gives connections back."""
         self._looks.close()
         self._summaries.close()
+        self._readers.shutdown(cancel_futures=True)
         self.compute.close(self.client.close)
 
     async def model(self, name: str) -> ModelInfo:
@@ -183,7 +183,7 @@ class Gateway:
     async def embed(self, request: Request) -> Response:
         """Answers a request for embeddings."""
         body = await request.body()
-        asked, inputs = await to_thread.run_sync(self._read, body, limiter=self._readers)
+        asked, inputs = await asyncio.get_running_loop().run_in_executor(self._readers, self._read, body)
         model = await self.model(asked.model)
         width = width_of(asked, self.settings, width=model.require_embedding().width)
         eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
