@@ -344,6 +344,7 @@ class Embeddings:
         with steady_thread() as thread:
             for indices, ids in zip(frames, left, strict=True):
                 texts = tokens.select(indices)
+                # rows are drawn again, to the same bits: kept, they would be hundreds of times as large as ids
                 payload = self.session.release(Texts(texts)).release.payload if ids is None else ids
                 values[indices] = thread.submit(self.denoising, values[indices], texts, payload).result()
                 progress.update("denoise", int(indices[-1]) + 1, len(tokens))

@@ -25,7 +25,7 @@ Send = Callable[[Event], Awaitable[None]]
 App = Callable[[Scope, Receive, Send], Awaitable[None]]
 
 _KEPT = "Bearer "
-ANSWER_PART = 2**16
+_ANSWER_PART = 2**16
 """Bytes of an answer that are sent at a time."""
 _HUNG_UP = 499
 """No answer was sent, for there was nobody left to read it; the status is for the books only."""
@@ -268,9 +268,9 @@ class Visit:
         self.sent += len(body)
         # The server waits for a peer that does not read before it sends, and not after. An answer in one part would end
         # its request, which is counted no more, while all of it is kept for whoever never reads it.
-        if len(body) > ANSWER_PART:
-            for start in range(0, len(body), ANSWER_PART):
-                await self._send({**event, "body": body[start : start + ANSWER_PART], "more_body": True})
+        if len(body) > _ANSWER_PART:
+            for start in range(0, len(body), _ANSWER_PART):
+                await self._send({**event, "body": body[start : start + _ANSWER_PART], "more_body": True})
             if not event.get("more_body", False):
                 await self._send({**event, "body": b""})
         else:

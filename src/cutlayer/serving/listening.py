@@ -45,11 +45,11 @@ class Connection(H11Protocol):
 
     head_seconds: float = 20
     reading_seconds: float = 120
-    _head_timer: asyncio.TimerHandle | None = None
-    _reading_timer: asyncio.TimerHandle | None = None
+    _clocks: dict[str, asyncio.TimerHandle]
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's
         """Starts the clock."""
+        self._clocks = {}
         super().connection_made(transport)
         self._watch_head()
 
@@ -59,36 +59,35 @@ class Connection(H11Protocol):
         self._watch_head()
 
     def connection_lost(self, exc: Exception | None) -> None:
-        """Stops the clocks."""
-        self._stop_clock()
-        self._stop_reading_clock()
+        """Stops all clocks."""
+        for clock in tuple(self._clocks):
+            self._stop(clock)
         super().connection_lost(exc)
 
     def pause_writing(self) -> None:
         """Starts the clock of a peer that leaves what it was sent unread."""
         super().pause_writing()
-        self._reading_timer = self.loop.call_later(self.reading_seconds, self.transport.abort)
+        self._start("reading", self.reading_seconds)
 
     def resume_writing(self) -> None:
         """Stops it: enough was read."""
-        self._stop_reading_clock()
+        self._stop("reading")
         super().resume_writing()
 
     def _watch_head(self) -> None:
-        if self.conn.their_state is not h11.IDLE:
-            self._stop_clock()
-        elif self._head_timer is None:
-            self._head_timer = self.loop.call_later(self.head_seconds, self.transport.abort)
+        if self.conn.their_state is h11.IDLE:
+            self._start("head", self.head_seconds)
+        else:
+            self._stop("head")
 
-    def _stop_clock(self) -> None:
-        if self._head_timer is not None:
-            self._head_timer.cancel()
-            self._head_timer = None
+    def _start(self, clock: str, seconds: float) -> None:
+        """Closes the connection after so long; where the clock runs already, it goes on."""
+        if clock not in self._clocks:
+            self._clocks[clock] = self.loop.call_later(seconds, self.transport.abort)
 
-    def _stop_reading_clock(self) -> None:
-        if self._reading_timer is not None:
-            self._reading_timer.cancel()
-            self._reading_timer = None
+    def _stop(self, clock: str) -> None:
+        if (timer := self._clocks.pop(clock, None)) is not None:
+            timer.cancel()
 
 
 class Listener(socket.socket):
