@@ -18,7 +18,7 @@ from cutlayer.core import VendorError
 from cutlayer.customer import Client, Detached, FinetuneResult
 from cutlayer.customer.settings import FullTuning
 from cutlayer.serving.compute import FairQueue
-from cutlayer.vendor import alone
+from cutlayer.vendor import alone, app
 from cutlayer.wire.messages import JobEntry, JobState
 from tests.promises.runs import TRAINING, corpus
 from tests.service.process import VendorProcess, Vendors, running
@@ -308,3 +308,37 @@ def test_a_cancelled_job_gives_its_memory_back_within_a_second(
     print(f"{at_work >> 20} MB at work, {left >> 20} MB left after {seconds:.2f} s")  # noqa: T201 - read with pytest -s
     assert at_work > held
     assert (seconds < 1) == (not fault)
+
+
+HOLES = 2**30
+"""Bytes that are free in a heap, in pieces of a megabyte."""
+KEPT: list[bytes] = []
+
+
+def leave_holes() -> None:
+    """Frees most of what was allocated, between pieces that stay."""
+    pieces = [bytes(2**15) for _ in range(HOLES // 2**15)]
+    KEPT.extend(pieces[31::32])
+
+
+def leave_holes_and_return_them_soon() -> None:
+    """As `leave_holes`, in a vendor that returns what is free every half second."""
+    leave_holes()
+    app._SECONDS_BETWEEN_RETURNS = 0.5
+
+
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
+@pytest.mark.skipif(not Path("/proc/self/status").exists(), reason="the memory of a process is read from /proc")
+@pytest.mark.parametrize(
+    ("start", "comes"), [(leave_holes_and_return_them_soon, True), (leave_holes, False)], ids=["soon", "in a minute"]
+)
+def test_holes_of_the_heap_go_back_to_the_machine_while_the_vendor_serves(
+    start: Callable[[], None], comes: bool, nursery: Vendors, data_dir: Path
+) -> None:
+    """As texts of ever other lengths leave them."""
+    with running(nursery, data_dir, fault=f"tests.service.test_alone:{start.__name__}") as process:
+        started = time.monotonic()
+        while resident(process) > HOLES // 2 and time.monotonic() < started + (PATIENCE if comes else 3):
+            time.sleep(0.1)
+        assert (resident(process) < HOLES // 2) == comes

@@ -18,7 +18,7 @@ from fastapi.responses import FileResponse, Response
 
 from cutlayer.core import Cut
 from cutlayer.core.files import remove_leftovers
-from cutlayer.serving.compute import ComputeThread, Pieces
+from cutlayer.serving.compute import ComputeThread, Pieces, return_memory
 from cutlayer.serving.door import key_in, wrong_key
 from cutlayer.serving.refusal import log_without_values
 from cutlayer.vendor import problems
@@ -67,6 +67,7 @@ from cutlayer.wire.transports.answer import DIGEST_HEADER, TENSOR_MEDIA_TYPE
 
 _WRITE_BYTES = 2**20
 _SECONDS_BETWEEN_EXPIRIES = 10.0
+_SECONDS_BETWEEN_RETURNS = 60.0
 _NOBODY = ""
 """Whose the vendor's own work is."""
 
@@ -143,9 +144,10 @@ def create_app(settings: VendorSettings, *, executor: Executor | None = None) ->
     @asynccontextmanager
     async def lifespan(_: FastAPI) -> AsyncIterator[None]:
         async with asyncio.TaskGroup() as group:
-            expiry = group.create_task(_expire(vendor))
+            background = [group.create_task(_expire(vendor)), group.create_task(_return_memory())]
             yield
-            expiry.cancel()
+            for task in background:
+                task.cancel()
         await run_in_threadpool(vendor.close)
 
     app = FastAPI(
@@ -435,6 +437,18 @@ async def _expire(vendor: Vendor) -> None:
             except Exception as error:
                 # A job that could not write its state comes back from its log; the service goes on.
                 log_without_values(error)
+
+
+async def _return_memory() -> None:
+    """Returns what was freed to the machine, from time to time.
+
+    Tensors of ever other sizes, as texts of ever other lengths make them, leave holes in the heap that the next ones do
+    not fit into: without this a process grows to several times what it holds. Not after each request, since pages that
+    were returned have to be cleared again before they are used.
+    """
+    while True:
+        await asyncio.sleep(_SECONDS_BETWEEN_RETURNS)
+        await run_in_threadpool(return_memory)
 
 
 # ---------------------------------------------------------------- operations
