@@ -897,7 +897,7 @@ def test_vectors_of_new_words_are_the_same_from_many_threads() -> None:
 def test_threads_draw_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
     texts = corpus(60)
     expected = released(build(), *texts)
-    monkeypatch.setattr(drawn_words, "_KEPT_IDS", 100)
+    monkeypatch.setattr(drawn_words, "_KEPT_IDS", 500)
     privatizer = build()
 
     def one(at: int) -> str:
@@ -910,13 +910,13 @@ def test_threads_draw_what_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_no_more_is_kept_than_allowed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(drawn_words, "_KEPT_IDS", 40)
+    monkeypatch.setattr(drawn_words, "_KEPT_IDS", 840)
     privatizer = build()
     given_names = names(privatizer, *corpus(30))
     shape = privatizer.shape(given_names)
     kept: Kept = privatizer._kept
-    assert kept._ids <= 40
-    assert kept._ids == sum(len(ids) for texts, *_ in kept._texts.values() for ids in texts)
+    assert kept._ids <= 840
+    assert kept._ids == sum(200 + sum(map(len, texts)) for texts, *_ in kept._texts.values()) > 0
     release = privatizer.tokens(given_names, labels=None)
     assert isinstance(release.payload, Tokens)
     assert torch.equal(release.payload.segments[0].values, shape.segments[0].values)

@@ -456,7 +456,7 @@ def test_words_have_no_denoiser(data_dir: Path, api_key: str, tmp_path: Path) ->
 def test_an_eta_of_no_range_is_told_the_ranges(data_dir: Path, api_key: str, tmp_path: Path) -> None:
     info = train(data_dir, ROWS)
     with customer(data_dir, api_key, tmp_path / "home") as client:
-        with pytest.raises(ConfigError, match=rf"eta = 1000000.0: has no denoiser.*to {info.groups[-1].highest:g}"):
+        with pytest.raises(ConfigError, match=rf"1000000.0: is covered by no denoiser.*to {info.groups[-1].highest:g}"):
             client.embed(TEST, privacy=Vector(eta=1e6, clip=True), progress=None)
         assert not any(entry.texts for entry in client.ledger.frames())
         clear = client.embed(TEST, eta=math.inf, progress=None)

@@ -92,7 +92,7 @@ def list_(place: DenoiserPlace, as_json: AsJson = False) -> None:
     for denoiser in unreadable:
         output.show(f"Unreadable: {denoiser}. Customers are not offered it. `remove` it, and train it again.")
     for denoiser in begun:
-        output.show(f"Unfinished: {denoiser}. Its training goes on when it is started again; `remove` gives it up.")
+        output.show(f"Unfinished: {denoiser}. Training resumes when it is started again; `remove` discards it.")
     output.result(
         {
             "model": place.model,

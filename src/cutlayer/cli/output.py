@@ -8,38 +8,19 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from datetime import datetime
-from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 from rich.markup import escape
 from rich.table import Table
 
+from cutlayer.core.jsonable import jsonable
 from cutlayer.customer.progress import Bars, bars
 from cutlayer.printable import printable
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold; infinity becomes the word that `--eta` takes."""
-    if isinstance(value, float) and not math.isfinite(value):
-        return str(value)
-    if isinstance(value, Path):
-        return str(value)
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, datetime):
-        return value.isoformat()
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return value
 
 
 def _shown(text: object) -> str:
@@ -50,10 +31,10 @@ def _shown(text: object) -> str:
 def fields(record: Any) -> dict[str, Any]:
     """A typed record as plain values, by field."""
     if isinstance(record, Mapping):
-        return {str(name): _plain(value) for name, value in record.items()}
+        return {str(name): jsonable(value) for name, value in record.items()}
     # not pydantic's own JSON: each model has its own word for infinity there
     values = record.model_dump() if hasattr(record, "model_dump") else dataclasses.asdict(record)
-    return {name: _plain(value) for name, value in values.items()}
+    return {name: jsonable(value) for name, value in values.items()}
 
 
 def percent(share: float | None, *, digits: int = 2) -> str:
@@ -141,7 +122,7 @@ class Output:
     def result(self, content: Mapping[str, Any]) -> None:
         """The result for machines: printed last, and only where it was asked for."""
         if self.as_json:
-            sys.stdout.write(json.dumps(_plain(content), allow_nan=False) + "\n")
+            sys.stdout.write(json.dumps(jsonable(content), allow_nan=False) + "\n")
             sys.stdout.flush()
 
     @contextmanager

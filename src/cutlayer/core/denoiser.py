@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Final, Literal, NamedTuple
+from typing import TYPE_CHECKING, Final, Literal, NamedTuple, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from cutlayer.core.embedding import MOST_WIDTH
 from cutlayer.core.spec import SpecFamily
@@ -36,7 +36,7 @@ class DenoiserSpec(SpecFamily):
         @property
         @abstractmethod
         def widest(self) -> int:
-            """Numbers that a position has at its widest place inside: memory in use grows with them."""
+            """Largest hidden width of a position: memory in use grows with it."""
 
     width: int = Field(ge=1, le=MOST_WIDTH)
 
@@ -82,6 +82,12 @@ class LightDenoiserSpec(DenoiserSpec):
     n_head: int = Field(ge=1, le=2**6)
     layers: int = Field(ge=1, le=2**6)
     means: int = Field(ge=1, le=2**6)
+
+    @model_validator(mode="after")
+    def _check_heads(self) -> Self:
+        if self.n_head > self.inner:
+            raise ValueError(f"{self.n_head} heads of layers that are {self.inner} wide")
+        return self
 
     @property
     def d_ff(self) -> int:

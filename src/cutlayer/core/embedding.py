@@ -12,6 +12,9 @@ MOST_WIDTH: Final = 2**16
 """Numbers of a row or of an embedding that a vendor may state."""
 
 
+EmbeddingPooling = Literal["mean", "cls", "last", "max"]
+
+
 class EmbeddingSpec(Spec):
     """How a model's hidden states become one embedding of a text.
 
@@ -24,6 +27,6 @@ class EmbeddingSpec(Spec):
     """
 
     width: int = Field(ge=1, le=MOST_WIDTH)
-    pooling: Literal["mean", "cls", "last", "max"]
+    pooling: EmbeddingPooling
     normalize: bool = False
     max_length: int | None = Field(default=None, ge=1)

@@ -109,17 +109,16 @@ class Query:
             tokens,
             budget=self.profile.spec.privacy_budget,
             width=self.offer.model.width,
-            of="these texts" if self.purpose == "predict" else "these prompts",
             progress=self.progress,
         )
+        of = "these texts" if self.purpose == "predict" else "these prompts"
+        warn_of_clear_words(self.session.privatizer.clear(tokens), tokens.total, of=of)
 
 
 def check_texts(
-    home: Home, session: Session, tokens: Tokens, *, budget: float | None, width: int, of: str, progress: Progress
+    home: Home, session: Session, tokens: Tokens, *, budget: float | None, width: int, progress: Progress
 ) -> None:
     """Refuses, before any leaves, texts that would be charged beyond a budget or were their own vocabulary.
-
-    It tells of words that identify and would leave as they are.
 
     Args:
         home: The customer's folder.
@@ -127,7 +126,6 @@ def check_texts(
         tokens: The texts, as they were read.
         budget: Most eta of a text; `None` for no limit.
         width: Of the model's hidden rows.
-        of: What the texts are called in a warning.
         progress: Where to show progress.
 
     Raises:
@@ -135,7 +133,6 @@ def check_texts(
         PrivacyError: The vocabulary was made from the texts.
     """
     session.reading.check_vocabulary(tokens)
-    warn_of_clear_words(session.privatizer.clear(tokens), tokens.total, of=of)
     if budget is not None:
         releases = releases_of(session, Texts(tokens), width=width)
         charges = charges_of(releases, total=len(tokens), progress=progress)

@@ -145,7 +145,8 @@ def find_denoiser(
     remedy = "Give denoiser none (--denoiser none) for embeddings as they come, or ask the vendor for a denoiser."
     if fitting:
         ranges = ", ".join(f"{group.lowest:g} to {group.highest:g}" for each in fitting for group in each.groups)
-        raise ConfigError([Fault("eta", privacy.eta, f"has no denoiser; there are some for {ranges}")], remedy=remedy)
+        allowed = f"is covered by no denoiser; there are some for {ranges}"
+        raise ConfigError([Fault("eta", privacy.eta, allowed)], remedy=remedy)
     others = ", ".join(sorted({each.releases + _differing(each, wanted) for each in listed}))
     rows = spec.wire_type if spec.form is Form.ROWS else None
     releases = releases_told(privacy.mechanism, clip=privacy.clipped, rows=rows)

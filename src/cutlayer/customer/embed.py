@@ -27,6 +27,7 @@ from cutlayer.core import (
     Tokens,
 )
 from cutlayer.customer.ask import check_texts, frames_of
+from cutlayer.customer.clear_words import warn_of_clear_words
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
 from cutlayer.customer.denoising import Denoising, fetch_denoiser, find_denoiser, steady_thread, why_not
@@ -52,6 +53,9 @@ _FEWEST_ROADS, _MOST_ROADS = 4, 16
 """That are kept open. An application that asks by several etas takes turns among as many roads."""
 _TABLE_BYTES = 2**30
 """Each road searches in a table of its own: of those beyond the fewest, tables may have so many bytes together."""
+
+_MOST_WORDS = 2**18
+"""Where words are drawn, a road remembers each that it met, in some 400 bytes: one that met more is opened anew."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +93,7 @@ class Embedded:
     deviations: tuple[Deviation, ...]
 
 
-_ALL_THERE = "must be left out: of embeddings all blocks are the vendor's"
+_ALL_THERE = "must be left out: for embeddings the vendor runs all blocks"
 
 
 def settle_embedding(given: FinetuneSpec) -> RunSpec:
@@ -187,7 +191,9 @@ class Embeddings:
         gate = connection.gate_of(f"embed/{offer.model.name}", spec, offer)
         archives = [each.archive for each in beside if (each.offer, each.spec.cut) == (offer, spec.cut)]
         archive = archives[0] if archives else fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
-        training = spec.training.model_copy(update={"max_length": _longest(archive, offer, asked)})
+        # a text that is longer than what the vendor takes at a time would be refused, when others have left
+        most = [asked, archive.template.max_length, _frame_positions(offer, spec)]
+        training = spec.training.model_copy(update={"max_length": min(each for each in most if each is not None)})
         spec = spec.model_copy(update={"training": training})
         privatizing = run_privatizing(archive, connection.home, spec)
         session = build_session(archive, connection.home, spec, privatizing, None, connection.device)
@@ -209,12 +215,15 @@ class Embeddings:
         return cls(connection, spec, offer, session, archive, privatizing, gate, chosen, denoising)
 
     def is_current(self, given: FinetuneSpec, denoiser: str) -> bool:
-        """Whether the vendor would hand out the same model and denoiser now.
+        """Whether the vendor would hand out the same model and denoiser now, and few words were met on it.
 
         Args:
             given: What the road was opened with.
             denoiser: As well.
         """
+        words = self.session.reading.dictionary
+        if words is not None and len(words.lexicon) > _MOST_WORDS:
+            return False
         if choose_model(self.connection.gate(), given.model or None) != self.offer:
             return False
         if self.denoiser is None:
@@ -240,7 +249,9 @@ class Embeddings:
         return self.session.reading.read(dataset, max_content=UNCUT)
 
     def read_all(self, dataset: Dataset) -> Tokens:
-        """Texts as they are read, of which each has a token; it tells of those that will lose their end.
+        """Texts as they are read, of which each has a token.
+
+        It warns of texts that will be truncated, and of words that identify and will leave as they are.
 
         Raises:
             DataError: Pairs, or a text without a token.
@@ -248,16 +259,17 @@ class Embeddings:
         whole = self.read(dataset)
         if empty := [row for row, length in enumerate(whole.segments[0].lengths.tolist(), start=1) if not length]:
             raise DataError(
-                f"{len(empty)} of {len(dataset)} texts have no token; the first is text {empty[0]}.",
+                f"{len(empty)} of {len(dataset)} texts contain no tokens; the first is text {empty[0]}.",
                 remedy="Leave them out.",
             )
-        if cut := self.cut(whole):
+        if cut := int((self.lengths(whole) > self.longest).sum()):
             warnings.warn(
-                f"{cut} of {len(dataset)} texts are longer than the {self.longest} tokens that are read of one, and "
-                "lose their end.",
+                f"{cut} of {len(dataset)} texts are truncated to the first {self.longest} tokens.",
                 CutlayerWarning,
                 stacklevel=3,
             )
+        kept = shortened(whole, self.longest)
+        warn_of_clear_words(self.session.privatizer.clear(kept), kept.total, of="these texts")
         return whole
 
     def lengths(self, whole: Tokens) -> Tensor:
@@ -278,10 +290,6 @@ class Embeddings:
         if len(full):
             found[full] = privatizer.written_lengths(kept.select(full))
         return found + read - kept.segments[0].lengths
-
-    def cut(self, whole: Tokens) -> int:
-        """How many of these texts lose their end: `n` texts as they were read."""
-        return int((self.lengths(whole) > self.longest).sum())
 
     def ask(self, whole: Tokens, texts: Sequence[tuple[str, ...]], progress: Progress) -> Answered:
         """Has the vendor embed texts; of several threads one at a time.
@@ -304,7 +312,6 @@ class Embeddings:
             tokens,
             budget=self.spec.privacy_budget,
             width=model.width,
-            of="these texts",
             progress=progress,
         )
         # Texts of one length leave in an order that tells nothing of the file's. Other noise has another, as of
@@ -332,8 +339,7 @@ class Embeddings:
         """
         values = torch.empty(len(tokens), self.offer.model.require_embedding().width)
         lengths = self.session.segment_lengths(Texts(tokens)).sum(1)
-        most = min(self.offer.most_positions(self.spec.row_type), EVALUATION_POSITIONS)
-        frames, left = list(frames_of(lengths, most)), list[Tokens | None]()
+        frames, left = list(frames_of(lengths, _frame_positions(self.offer, self.spec))), list[Tokens | None]()
         for indices in frames:
             link.texts = indices
             values[indices] = self.session(Texts(tokens.select(indices))).float().cpu()
@@ -383,10 +389,9 @@ class Embeddings:
         )
 
 
-def _longest(archive: Archive, offer: Offer, asked: int | None) -> int:
-    """Most tokens of a text, special tokens included: of those that were asked for as many as model and vendor take."""
-    # a text that is longer than what the vendor takes at a time would be refused, when others have left
-    return min(each for each in (asked, archive.template.max_length, offer.positions) if each is not None)
+def _frame_positions(offer: Offer, spec: RunSpec) -> int:
+    """Most positions of a frame, padding included."""
+    return min(offer.most_positions(spec.row_type), EVALUATION_POSITIONS)
 
 
 class Roads:

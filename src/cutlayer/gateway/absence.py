@@ -1,4 +1,4 @@
-"""That the vendor is away, remembered for a moment: else each request would wait for itself to learn it."""
+"""Remembers for a moment that the vendor is away, so that not every request waits for its own timeout."""
 
 from __future__ import annotations
 
@@ -29,10 +29,15 @@ class Absence:
             VendorError: It was; or what asking it raises.
         """
         if time.monotonic() < self._until:
-            raise VendorError(self._last.message, status=self._last.status, remedy=self._last.remedy)
+            raise _copy(self._last)
         try:
             yield
         except VendorError as error:
             if is_away(error):
-                self._last, self._until = error, time.monotonic() + _SECONDS
+                # a copy: the error's own traceback holds the texts that were asked for
+                self._last, self._until = _copy(error), time.monotonic() + _SECONDS
             raise
+
+
+def _copy(error: VendorError) -> VendorError:
+    return VendorError(error.message, status=error.status, remedy=error.remedy)

@@ -75,7 +75,7 @@ def error_for(error: Exception) -> ApiError:
         return ApiError(error.status, code, f"{error.detail} {error.remedy}", headers=error.headers)
     if isinstance(error, StorageError):
         log_without_values(error)  # where they are is told to whoever runs the gateway, and to no application
-        said = "The gateway's own files cannot be used; its log says why."
+        said = "The gateway cannot read or write its own files; see its log."
         return ApiError(507, "storage_unusable", said, headers=_STAY)
     if isinstance(error, CutlayerError):
         for kind, status, code, headers in _MEANINGS:
@@ -84,7 +84,7 @@ def error_for(error: Exception) -> ApiError:
                     status, code, headers = 502, "vendor_refused", _STAY  # noqa: PLW2901 - its further case
                 return ApiError(status, code, str(error), headers=headers)
     log_without_values(error)
-    return ApiError(500, "internal_error", "The gateway made a mistake; its log says where.", headers=_STAY)
+    return ApiError(500, "internal_error", "Internal error in the gateway; see its log.", headers=_STAY)
 
 
 _MEANINGS: tuple[tuple[type[CutlayerError], int, str, dict[str, str]], ...] = (

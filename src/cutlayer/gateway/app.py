@@ -22,6 +22,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from cutlayer.core import ConfigError, Fault
+from cutlayer.core.jsonable import jsonable
 from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer.embedder import of_length_one
 from cutlayer.customer.embedding import AUTO
@@ -36,14 +37,15 @@ from cutlayer.gateway.requests import ETA_HEADER, EmbeddingsRequest, eta_of, inp
 from cutlayer.gateway.settings import GatewaySettings
 from cutlayer.privacy import Ledger, LedgerSummary, NoPrivacy, PrivacySpec
 from cutlayer.serving.compute import ComputeThread
-from cutlayer.serving.door import App, Door
+from cutlayer.serving.door import App, Door, path_in
 from cutlayer.wire import routes
 from cutlayer.wire.messages import ModelInfo, ModelList
 
 _SECONDS_BETWEEN_LOOKS = 10.0
 """At the vendor's models, for names and widths. What a request is answered with is looked at for each batch."""
-_READERS = 2
-"""Requests that are read at a time: JSON takes up to 28 times its length in memory."""
+_JSON_AT_ONCE = 2
+"""Bodies that are read or written at a time: a request takes up to 28 times its length in memory, and an answer some 90
+bytes for each number of its embeddings."""
 _SUMMARY = TypeAdapter(LedgerSummary)
 _T = TypeVar("_T")
 
@@ -89,12 +91,12 @@ class Gateway:
     def __init__(
         self, client: Client, spec: FinetuneSpec, settings: GatewaySettings, *, denoiser: str, executor: Executor | None
     ) -> None:
-        self.client, self.spec, self.settings, self.denoiser = client, spec, settings, denoiser
+        self.client, self.spec, self.settings = client, spec, settings
         self.keys = KeyRing(client.home)
         self.compute = ComputeThread(torch.get_num_threads(), executor)
         client.answer_within(settings.vendor_seconds)
         self.absence = Absence()
-        self.joiner = Joiner(client, self.absence)
+        self.joiner = Joiner(client, self.absence, denoiser=denoiser, truncate=settings.truncate)
         self.created = int(time.time())
         self._aliases = _aliases(settings.alias)
         self._served = frozenset(self._aliases.values())
@@ -102,7 +104,7 @@ class Gateway:
         self._looked = -math.inf
         self._looks = Shared("models", self._look)
         self._summaries = Shared("ledger", self._summary)
-        self._readers = ThreadPoolExecutor(_READERS, thread_name_prefix="requests")
+        self._json = ThreadPoolExecutor(_JSON_AT_ONCE, thread_name_prefix="json")
 
     def open(self) -> None:
         """Opens the roads to the models that aliases name, or to the vendor's default one, before anybody asks.
@@ -116,7 +118,7 @@ class Gateway:
             raise ConfigError([Fault("alias", missing[0], allowed)])
         # by its name, as requests will have it: else the first of them would open another road to it
         for name in sorted(self._served):
-            self.joiner.open(self.spec.model_copy(update={"model": name}), denoiser=self.denoiser)
+            self.joiner.open(self.spec.model_copy(update={"model": name}))
 
     async def models(self) -> dict[str, ModelInfo]:
         """The vendor's models by all the names that they have here; asks the vendor where it was not asked of late.
@@ -160,7 +162,7 @@ class Gateway:
         """Finishes what waits, and gives connections back."""
         self._looks.close()
         self._summaries.close()
-        self._readers.shutdown(cancel_futures=True)
+        self._json.shutdown(cancel_futures=True)
         self.compute.close(self.client.close)
 
     async def model(self, name: str) -> ModelInfo:
@@ -183,12 +185,12 @@ class Gateway:
     async def embed(self, request: Request) -> Response:
         """Answers a request for embeddings."""
         body = await request.body()
-        asked, inputs = await asyncio.get_running_loop().run_in_executor(self._readers, self._read, body)
+        asked, inputs = await asyncio.get_running_loop().run_in_executor(self._json, self._read, body)
         model = await self.model(asked.model)
         width = width_of(asked, self.settings, width=model.require_embedding().width)
         eta = eta_of(request.headers.get(ETA_HEADER), most=self.spec.privacy.eta)
         spec = self.spec.model_copy(update={"privacy": _at(self.spec.privacy, eta), "model": model.name})
-        found = await self._answered(request, Asked(inputs, spec, self.denoiser, self.settings.truncate))
+        found = await self._answered(request, Asked(inputs, spec))
         values = found.values
         if width < values.shape[1]:
             values = of_length_one(values[:, :width])
@@ -198,9 +200,9 @@ class Gateway:
             model=asked.model,
             tokens=found.tokens,
             form=asked.encoding_format,
-            headers={ETA_HEADER: f"{found.eta:g}"},
+            headers={ETA_HEADER: f"{found.eta:.17g}"},  # so that an application may send it back
         )
-        return await run_in_threadpool(write)
+        return await asyncio.get_running_loop().run_in_executor(self._json, write)
 
     def _read(self, body: bytes) -> tuple[EmbeddingsRequest, list[str] | list[list[int]]]:
         asked = read_request(body)
@@ -288,9 +290,9 @@ def _astray(method: str, path: str, *, close: bool = False) -> ApiError | None:
     if allowed == method:
         return None
     if allowed is not None:
-        said = f"This route takes {allowed} alone."
+        said = f"This route accepts only {allowed}."
         return ApiError(405, "method_not_allowed", said, headers={**headers, "Allow": allowed})
-    there_are = "There are POST /v1/embeddings, GET /v1/models, /ledger and /healthz."
+    there_are = "Available routes: POST /v1/embeddings, GET /v1/models, /ledger and /healthz."
     return ApiError(404, "not_found", f"There is no such route. {there_are}", headers=headers)
 
 
@@ -332,7 +334,7 @@ def create_app(
         return answers.plain({"status": "ok"})
 
     async def ledger(_: Request) -> Response:
-        return answers.plain(_SUMMARY.dump_python(await gateway.ledger(), mode="json"))
+        return answers.plain(jsonable(_SUMMARY.dump_python(await gateway.ledger())))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
@@ -340,7 +342,7 @@ def create_app(
         await run_in_threadpool(gateway.close)
 
     async def refuse(request: Request, error: Exception) -> Response:
-        return error_for(_astray(request.method, request.url.path) or error).response()
+        return error_for(_astray(request.method, path_in(request.scope)) or error).response()
 
     listed: Sequence[tuple[str, Callable[..., object], str]] = (
         ("/v1/embeddings", embeddings, "POST"),

@@ -36,22 +36,13 @@ class Asked:
 
     Attributes:
         inputs: Texts, or token ids of each.
-        spec: How they are privatized, and by which model they are embedded.
-        denoiser: What takes the noise out; as of `EmbeddingSettings`.
-        cut: Whether texts that are too long lose their end; else they are refused.
+        spec: How they are privatized, and by which model they are embedded; requests of one batch have it in common.
         answer: Where the answer goes; cancelled if nobody waits for it any more.
     """
 
     inputs: Sequence[str] | Sequence[list[int]] = field(repr=False)
     spec: FinetuneSpec
-    denoiser: str
-    cut: bool
     answer: Future[Answer] = field(default_factory=Future, repr=False)
-
-    @property
-    def joins(self) -> tuple[FinetuneSpec, str]:
-        """What requests of one batch have in common."""
-        return self.spec, self.denoiser
 
 
 @dataclass(frozen=True)
@@ -75,22 +66,19 @@ class Joiner:
     Args:
         client: The customer.
         absence: Whether the vendor is away, for all who ask it.
+        denoiser: What takes the noise out; as of `EmbeddingSettings`.
+        truncate: Whether texts that are too long are truncated; else they are refused.
     """
 
-    def __init__(self, client: Client, absence: Absence | None = None) -> None:
-        self._absence = absence or Absence()
+    def __init__(self, client: Client, absence: Absence, *, denoiser: str, truncate: bool) -> None:
+        self._absence, self._denoiser, self._truncate = absence, denoiser, truncate
         self._roads = Roads(client)
         self._waiting: list[Asked] = []
         self._lock = Lock()
 
-    def open(self, spec: FinetuneSpec, *, denoiser: str) -> None:
-        """Opens the road for requests of these settings.
-
-        Args:
-            spec: How texts are privatized, and by which model they are embedded.
-            denoiser: What takes the noise out; as of `EmbeddingSettings`.
-        """
-        self._roads.find(spec, Silent(), denoiser=denoiser)
+    def open(self, spec: FinetuneSpec) -> Embeddings:
+        """The road for requests of these settings: how they are privatized, and by which model they are embedded."""
+        return self._roads.find(spec, Silent(), denoiser=self._denoiser)
 
     def add(self, asked: Asked) -> None:
         """Has a request wait; `serve` is then to be called once more."""
@@ -104,8 +92,7 @@ class Joiner:
             return
         try:
             with self._absence.noted():
-                road = self._roads.find(batch[0].spec, Silent(), denoiser=batch[0].denoiser)
-                self._answer(road, batch)
+                self._answer(self.open(batch[0].spec), batch)
         except BaseException as error:
             for asked in batch:
                 with suppress(Exception):  # it has its answer
@@ -118,7 +105,7 @@ class Joiner:
             left: list[Asked] = []
             texts = 0
             for asked in self._waiting:
-                fits = not taken or (asked.joins == taken[0].joins and texts + len(asked.inputs) <= _MOST_TEXTS)
+                fits = not taken or (asked.spec == taken[0].spec and texts + len(asked.inputs) <= _MOST_TEXTS)
                 (taken if fits else left).append(asked)
                 texts += len(asked.inputs) if fits else 0
             self._waiting = left
@@ -128,7 +115,7 @@ class Joiner:
         read: list[tuple[Asked, Tokens]] = []
         for asked in batch:
             try:
-                read.append((asked, _read(road, asked)))
+                read.append((asked, _read(road, asked, truncate=self._truncate)))
             except (ApiError, DataError) as error:
                 asked.answer.set_exception(error)
         if not read:
@@ -176,7 +163,7 @@ def _name(given: str | list[int]) -> tuple[str]:
     return (given if isinstance(given, str) else " ".join(map(str, given)),)
 
 
-def _read(road: Embeddings, asked: Asked) -> Tokens:
+def _read(road: Embeddings, asked: Asked, *, truncate: bool) -> Tokens:
     """A request's texts as tokens.
 
     Raises:
@@ -187,7 +174,7 @@ def _read(road: Embeddings, asked: Asked) -> Tokens:
         most = _CHARACTERS * road.longest
         for row, text in enumerate(texts):
             check_characters(text, f"input[{row}]")
-            if len(text) > most and not asked.cut:
+            if len(text) > most and not truncate:
                 raise _too_long(row, f"{len(text)} characters, more than {most};", road.longest)
         texts = [text[:most] for text in texts]
         tokens = road.read(Dataset(tuple((text,) for text in texts)))
@@ -195,7 +182,7 @@ def _read(road: Embeddings, asked: Asked) -> Tokens:
         tokens = _of_ids(road, [each for each in asked.inputs if not isinstance(each, str)])
     if len(none := (tokens.segments[0].lengths == 0).nonzero()):
         raise ApiError(400, "invalid_input", f"input[{int(none[0])}] has no token. Leave it out.", param="input")
-    if asked.cut:
+    if truncate:
         return tokens
     lengths = road.lengths(tokens)
     if len(long := (lengths > road.longest).nonzero()):
@@ -207,14 +194,15 @@ def _too_long(row: int, has: str, longest: int) -> ApiError:
     return ApiError(
         400,
         "context_length_exceeded",
-        f"input[{row}] has {has} this model reads {longest} tokens. Send less, or start the gateway with --truncate.",
+        f"input[{row}] has {has} this model's limit is {longest} tokens. Shorten it, or start the gateway with "
+        "--truncate.",
         param="input",
     )
 
 
 def _of_ids(road: Embeddings, ids: Sequence[list[int]]) -> Tokens:
     if road.spec.privacy.mechanism == "words":
-        raise ApiError(400, "invalid_input", "This gateway draws words, and takes texts alone.", param="input")
+        raise ApiError(400, "invalid_input", "This gateway replaces words and accepts only text.", param="input")
     tokenizer, size = road.archive.tokenizer, len(road.archive.candidates)
     special = set(tokenizer.all_special_ids) - {tokenizer.unk_token_id}
     for row, each in enumerate(ids):
@@ -222,8 +210,8 @@ def _of_ids(road: Embeddings, ids: Sequence[list[int]]) -> Tokens:
             raise ApiError(
                 400,
                 "invalid_input",
-                f"input[{row}] has the token id {wrong[0]}: this model's lie between 0 and {size - 1}, and special "
-                "tokens are left out, for the model gets its own.",
+                f"input[{row}] has the token id {wrong[0]}; valid ids are 0 to {size - 1}, without special tokens: the "
+                "model adds those itself.",
                 param="input",
             )
     return Tokens((Ragged(torch.tensor([token for each in ids for token in each]), torch.tensor([*map(len, ids)])),))

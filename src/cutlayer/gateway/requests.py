@@ -15,9 +15,9 @@ MOST_INPUTS = 2048
 """Of one request, as at OpenAI."""
 ETA_HEADER = "X-Cutlayer-Eta"
 _NOT_TAKEN = (
-    "Arrays of token ids are not taken: they are those of the client's own tokenizer, and mean other words to the "
-    "vendor's model. Send texts (langchain-openai: check_embedding_ctx_length=False). A gateway that was started with "
-    "--token-ids takes ids of the vendor's model."
+    "Arrays of token ids are not accepted: they come from the client's own tokenizer, and mean other words to the "
+    "vendor's model. Send strings (langchain-openai: check_embedding_ctx_length=False). Started with --token-ids, "
+    "the gateway accepts ids of the vendor's model."
 )
 
 
@@ -51,6 +51,8 @@ def read_request(body: bytes) -> EmbeddingsRequest:
         content = json.loads(body)
     except (ValueError, RecursionError):  # its text might quote the body
         raise ApiError(400, "invalid_json", "The body is not valid UTF-8 JSON. Send one object.") from None
+    if not isinstance(content, dict):
+        raise ApiError(400, "invalid_value", "The body must be a JSON object.")
     try:
         return EmbeddingsRequest.model_validate(content)
     except ValidationError as error:
@@ -60,9 +62,9 @@ def read_request(body: bytes) -> EmbeddingsRequest:
             allowed = ", ".join(EmbeddingsRequest.model_fields)
             # what stands in a field that is not ours, and its name, might be anything
             raise ApiError(
-                400, "unknown_field", f"The request has a field that embeddings do not have. Send these: {allowed}."
+                400, "unknown_field", f"The request has an unknown field. Allowed fields: {allowed}."
             ) from None
-        raise ApiError(400, "invalid_value", f"{place or 'The body'}: {fault['msg']}.", param=place or None) from None
+        raise ApiError(400, "invalid_value", f"{place}: {fault['msg']}.", param=place) from None
 
 
 def inputs_of(request: EmbeddingsRequest, settings: GatewaySettings) -> list[str] | list[list[int]]:
@@ -76,7 +78,7 @@ def inputs_of(request: EmbeddingsRequest, settings: GatewaySettings) -> list[str
     if isinstance(items, list) and items and all(type(each) is int for each in items):
         items = [items]
     if not isinstance(items, list) or not items:
-        raise _invalid("input must be a text, or a list of texts that is not empty.")
+        raise _invalid("input must be a string or a non-empty list of strings.")
     if len(items) > MOST_INPUTS:
         raise _invalid(f"input has {len(items)} texts; {MOST_INPUTS} are taken at most. Send them in several requests.")
     if all(isinstance(each, str) for each in items):
@@ -91,7 +93,7 @@ def inputs_of(request: EmbeddingsRequest, settings: GatewaySettings) -> list[str
             if not ids:
                 raise _invalid(f"input[{row}] has no token. Leave it out.")
         return items
-    raise _invalid("input must hold texts alone, or lists of token ids alone.")
+    raise _invalid("input must hold only strings, or only lists of token ids.")
 
 
 def width_of(request: EmbeddingsRequest, settings: GatewaySettings, *, width: int) -> int:

@@ -22,7 +22,7 @@ class GatewaySettings(SettingsSpec):
     )
     truncate: bool = setting(
         False,
-        help="Cut texts that are longer than the model reads; without it they are refused.",
+        help="Truncate texts longer than the model's limit; otherwise they are refused.",
         shown=Shown(GATEWAY),
     )
     allow_truncation: bool = setting(
@@ -39,18 +39,18 @@ class GatewaySettings(SettingsSpec):
     )
     vendor_seconds: float = setting(
         60.0,
-        help="How long the vendor may take to begin an answer, tries and pauses together. Then it counts as away: "
-        "requests get 503 with Retry-After. A vendor may load a model for its first answer.",
+        help="How long the vendor may take to start answering, retries included; after that requests get 503 with "
+        "Retry-After. A vendor may load a model for its first answer.",
         shown=Shown(GATEWAY, unit="s"),
         gt=0,
     )
     requests_at_once: int = setting(
         256,
-        help="Most requests in progress; further ones are answered with 429.",
+        help="Maximum concurrent requests; others get 429.",
         shown=Shown(GATEWAY, unit="requests"),
         ge=1,
     )
-    max_body_bytes: int = setting(8 * 2**20, help="Largest request.", shown=Shown(GATEWAY, unit="bytes"), ge=1024)
+    max_body_bytes: int = setting(8 * 2**20, help="Maximum request body.", shown=Shown(GATEWAY, unit="bytes"), ge=1024)
     body_seconds: float = setting(
         60.0, help="How long the body of a request may take to arrive.", shown=Shown(GATEWAY, unit="s"), gt=0
     )

@@ -31,7 +31,7 @@ class Denoiser(nn.Module, ABC):
 
     deviations: ClassVar[tuple[Deviation, ...]] = ()
     zero_at_first: ClassVar[tuple[str, ...]] = ("joined.weight", "proj.weight")
-    """What matrices' names end with that are zero before training: what they add to the embedding is learnt only."""
+    """Suffixes of the names of matrices that are zero before training, so that each branch adds nothing at first."""
     divisors: ClassVar[tuple[str, ...]] = ("noisy_scale", "row_scale")
     """Buffers that are divided by: positive in every denoiser."""
     center: Tensor
@@ -91,15 +91,26 @@ class Denoiser(nn.Module, ABC):
 
     def draw(self, seed: int) -> None:
         """Draws all weights, in place; public, and the same on every machine."""
-        with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if name.endswith("norm.weight"):
-                    parameter.fill_(1)
-                elif parameter.dim() == 1 or name.endswith(self.zero_at_first):
-                    parameter.zero_()
-                else:
-                    drawn = torch.empty(parameter.shape).normal_(generator=seeded(seed, name))
-                    parameter.copy_(drawn / parameter.shape[1] ** 0.5)
+        draw_weights(self, seed, zero_at_first=self.zero_at_first)
+
+
+@torch.no_grad()
+def draw_weights(module: nn.Module, seed: int, *, zero_at_first: tuple[str, ...]) -> None:
+    """Draws a module's matrices, in place, each number of variance 1 / inputs; the same on every machine.
+
+    Args:
+        module: Its vectors become 0, and weights of its norms 1.
+        seed: Of the draws.
+        zero_at_first: Suffixes of the names of matrices that become 0.
+    """
+    for name, parameter in module.named_parameters():
+        if name.endswith("norm.weight"):
+            parameter.fill_(1)
+        elif parameter.dim() == 1 or name.endswith(zero_at_first):
+            parameter.zero_()
+        else:
+            drawn = torch.empty(parameter.shape).normal_(generator=seeded(seed, name))
+            parameter.copy_(drawn / parameter.shape[1] ** 0.5)
 
 
 class PaperDenoiser(Denoiser):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Any, Final
 
 import torch
 from huggingface_hub import constants, hf_hub_download
@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 
 from cutlayer.core import ModelError, UnsupportedArchitectureError
-from cutlayer.core.embedding import EmbeddingSpec
+from cutlayer.core.embedding import EmbeddingPooling, EmbeddingSpec
 from cutlayer.models.anatomy import Kind, family_of
 from cutlayer.models.cutting import Top
 from cutlayer.models.inputs import Inputs
@@ -25,8 +25,7 @@ from cutlayer.models.seq2seq import Seq2SeqTop
 _MODULES = "modules.json"
 """In the folder of a sentence-transformers model: what runs after one another."""
 _TRANSFORMER = "sentence_bert_config.json"
-Pooling = Literal["mean", "cls", "last", "max"]
-_MODES: Mapping[str, Pooling] = {
+_MODES: Mapping[str, EmbeddingPooling] = {
     "pooling_mode_mean_tokens": "mean",
     "pooling_mode_cls_token": "cls",
     "pooling_mode_lasttoken": "last",
@@ -63,7 +62,7 @@ class Embeddings(nn.Module):
         return pool(run(inputs, hidden), inputs, self.spec.pooling)
 
 
-def pool(hidden: Tensor, inputs: Inputs, pooling: Pooling) -> Tensor:
+def pool(hidden: Tensor, inputs: Inputs, pooling: EmbeddingPooling) -> Tensor:
     """One row `[batch, width]` of each text's hidden states `[batch, seq, width]`; padding is never read.
 
     Padding may stand on either side.
@@ -118,7 +117,7 @@ def embedding_spec(source: str, model: PreTrainedModel) -> EmbeddingSpec:
     return EmbeddingSpec(width=width, pooling=mode, normalize=normalize, max_length=longest)
 
 
-def _mode(source: str, config: dict[str, Any]) -> Pooling:
+def _mode(source: str, config: dict[str, Any]) -> EmbeddingPooling:
     """The one way of pooling that a configuration asks for; versions name it differently."""
     asked = config.get("pooling_mode")
     chosen = [key for key, on in config.items() if key.startswith("pooling_mode_") and on is True]

@@ -20,8 +20,10 @@ from cutlayer.privacy.words import written
 if TYPE_CHECKING:
     from cutlayer.privacy.privatizers.naming import Named
 
-_KEPT_IDS = 2**24
+_KEPT_IDS = 2**26
 """Token ids of texts whose length was asked for, which are about to leave and are then audited: drawn once."""
+_OF_A_TEXT = 200
+"""Ids that take as much memory as a text does besides its ids."""
 
 
 @dataclass(frozen=True)
@@ -109,10 +111,10 @@ class Kept:
             for identity, replaced, preceding, *ids in texts:
                 if identity not in self._texts:
                     self._texts[identity] = tuple(each.int() for each in ids), replaced, preceding
-                    self._ids += sum(map(len, ids))
+                    self._ids += _OF_A_TEXT + sum(map(len, ids))
             while self._ids > _KEPT_IDS:
                 _, (oldest, _, _) = self._texts.popitem(last=False)
-                self._ids -= sum(map(len, oldest))
+                self._ids -= _OF_A_TEXT + sum(map(len, oldest))
         return written
 
     def found(self, named: Named) -> Written | None:

@@ -18,8 +18,7 @@ from cutlayer.core import Ragged
 from cutlayer.core.denoiser import PaperDenoiserSpec, paper_shape
 from cutlayer.customer import Progress
 from cutlayer.data import Dataset, tokenise
-from cutlayer.models.denoiser import Denoiser, DenoiserBlock, sinusoids
-from cutlayer.models.heads import seeded
+from cutlayer.models.denoiser import Denoiser, DenoiserBlock, draw_weights, sinusoids
 from cutlayer.privacy import find_mechanism
 from cutlayer.privacy.distances import largest_distance
 from cutlayer.privacy.mechanisms.mechanism import norm_of
@@ -63,15 +62,9 @@ class RowDenoiser(nn.Module):
             seed: Of the draws.
             trust: The multiple.
         """
+        draw_weights(self, seed, zero_at_first=Denoiser.zero_at_first)
         with torch.no_grad():
-            for name, parameter in self.named_parameters():
-                if name == "out.weight":
-                    parameter.copy_(trust * torch.eye(self._width))
-                elif parameter.dim() == 1 or name.endswith(Denoiser.zero_at_first):
-                    parameter.fill_(float(name.endswith("norm.weight")))
-                else:
-                    drawn = torch.empty(parameter.shape).normal_(generator=seeded(seed, name))
-                    parameter.copy_(drawn / parameter.shape[1] ** 0.5)
+            self.out.weight.copy_(trust * torch.eye(self._width))
 
     def forward(self, rows: Tensor, mask: Tensor) -> Tensor:
         """Rows `[texts, tokens, width]` of noisy ones, of which those of `mask` `[texts, tokens]` bool are real."""

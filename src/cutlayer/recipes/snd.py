@@ -46,7 +46,7 @@ from cutlayer.recipes.replacement import Source
 from cutlayer.recipes.server_denoiser import SERVER, ServerDenoiserCell
 from cutlayer.recipes.snd_settings import Etas, Scale, SndConfig
 from cutlayer.recipes.study import Claim, Part, Scenario, Stated
-from cutlayer.recipes.tasks import TextFile
+from cutlayer.recipes.tasks import Task, TextFile
 from cutlayer.recipes.training import settled, told_of
 from cutlayer.reports.downstream import CUSTOMER_ONLY, DENOISED, DEVIATIONS
 from cutlayer.vendor.denoiser_settings import DenoisedReleases, DenoiserTraining
@@ -147,8 +147,11 @@ class _Cells:
     def etas(self) -> Etas:
         return Named("kind of model", self.config.etas)[self.family]
 
+    def task(self, name: str) -> Task:
+        return Named("task", self.config.tasks)[name]
+
     def title(self, task: str) -> str:
-        return Named("task", self.config.tasks)[task].title
+        return self.task(task).title
 
     def denoiser(self, name: str) -> DenoiserCell:
         """The denoiser of a method."""
@@ -172,7 +175,7 @@ class _Cells:
     def embedded(self, task: str, releases: str, eta: float, methods: Sequence[str]) -> EmbeddedCell:
         """A task's embeddings as they come, and by those of some methods that are for such releases."""
         return EmbeddedCell(
-            task=Named("task", self.config.tasks)[task],
+            task=self.task(task),
             limits=self.scale.texts,
             passes=self.scale.passes,
             **self.way(releases, eta, methods),
@@ -194,7 +197,7 @@ class _Cells:
         asked, lab = self.config.rapt, self.lab
         limits = self.scale.texts.model_copy(update={"dev": asked.dev})
         return RaptCell(
-            model=lab.model().fingerprint, task=Named("task", self.config.tasks)[task], limits=limits,
+            model=lab.model().fingerprint, task=self.task(task), limits=limits,
             training=settled(Objective.CLASSIFICATION, asked.tuning, asked.training, lab.model().learner),
             **told_of(lab.model(), asked.tuning, {}), arm=asked.arm, eta=eta, noise=self.config.noise,
             space=Source.of(lab.options.model, lab),
@@ -360,7 +363,7 @@ def figure_6(c: SndConfig, lab: Lab) -> Part:
     etas = cells.etas.auc
     for task, eta in product(c.figure_6, etas):
         cell = ServerDenoiserCell(
-            beside=cells.denoiser(SND), task=Named("task", c.tasks)[task], limits=cells.scale.texts,
+            beside=cells.denoiser(SND), task=cells.task(task), limits=cells.scale.texts,
             passes=cells.scale.passes, eta=eta,
         )  # fmt: skip
         scenarios += Scenario.each(lab.options.seeds, cell, task=cells.title(task), eta=eta)

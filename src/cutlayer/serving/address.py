@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import ssl
 from pathlib import Path
 from typing import Final
 
 from cutlayer.core import ConfigError, Fault
 from cutlayer.core.setting import Shown, setting
 from cutlayer.core.spec import SettingsSpec
-from cutlayer.wire.transports.http import is_loopback
+from cutlayer.wire.transports.http import is_loopback, reason
 
 LISTENING: Final = "Address"
 """The topic of these settings."""
@@ -33,13 +34,19 @@ class Address(SettingsSpec):
             remedy: How a certificate is given.
 
         Raises:
-            ConfigError: A file is missing, or TLS is.
+            ConfigError: TLS is missing, or its files cannot be used.
         """
         files = self.tls_cert, self.tls_key
         if any(file is not None for file in files):
-            if not all(file is not None and file.is_file() for file in files):
-                told = ", ".join(str(file) for file in files if file is not None)
-                raise ConfigError([Fault("tls", told, "must be two readable PEM files")])
+            told = ", ".join(str(file) for file in files if file is not None)
+            if self.tls_cert is None or self.tls_key is None:
+                raise ConfigError([Fault("tls", told, "must be two PEM files: a certificate and its private key")])
+            try:
+                # a key that needs a password would have its reader ask for one where nobody sees it
+                ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(self.tls_cert, self.tls_key, lambda: "")
+            except (OSError, ValueError) as error:
+                allowed = "must be a PEM certificate and its own private key, without a password, both readable"
+                raise ConfigError([Fault("tls", told, f"{allowed} ({reason(error)})")]) from None
         elif not is_loopback(self.host):
             raise ConfigError(
                 f"Serving {self.host} without TLS would show keys and what is sent to the network.", remedy=remedy

@@ -16,7 +16,7 @@ from typing import Any
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
 
-from cutlayer.serving.refusal import Refusal
+from cutlayer.serving.refusal import Refusal, log_without_values
 
 Scope = MutableMapping[str, Any]
 Event = MutableMapping[str, Any]
@@ -140,7 +140,9 @@ class Door(ABC):
         except ClientDisconnect:
             pass  # there is nobody to answer
         except Exception as error:
-            if not visit.answering:
+            if visit.answering:
+                log_without_values(error)  # too late to say it
+            else:
                 await self.response(error)(scope, visit.receive, visit.send)
         finally:
             seconds = time.perf_counter() - started

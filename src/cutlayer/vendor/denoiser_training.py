@@ -205,8 +205,8 @@ def eta_ranges(pairing: Pairing, ids: Tensor, spec: DenoiserTraining) -> list[tu
 
 def _out_of_reach(reached: float) -> str:
     return (
-        f"is out of reach on this public text: its tokens correlate with what leaves of them by {reached:.3g} even "
-        "without noise; those that are no candidates (unknown words, special tokens) leave as others"
+        f"cannot be reached on this public text: even without noise the correlation is only {reached:.3g}, for unknown "
+        "words and special tokens are always replaced"
     )
 
 

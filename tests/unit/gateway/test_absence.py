@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import asyncio
+import gc
 import socket
 import threading
 import time
+import weakref
 from collections.abc import Iterator
 from typing import Any
 
@@ -131,6 +133,26 @@ def test_what_is_remembered_is_that_it_is_away() -> None:
         else:
             with absence.noted():
                 pass
+
+
+def test_of_a_batch_that_failed_nothing_is_kept() -> None:
+    """An error's traceback holds what the calls above it were given: texts."""
+    absence = Absence()
+
+    class Text:
+        pass
+
+    def ask(text: Text) -> None:
+        with absence.noted():
+            raise VendorError("Away.", status=503)
+
+    text = Text()
+    left = weakref.ref(text)
+    with pytest.raises(VendorError, match="Away") as caught:
+        ask(text)
+    del text, caught
+    gc.collect()
+    assert left() is None
 
 
 def test_all_tries_together_take_no_longer(silent: Silent) -> None:

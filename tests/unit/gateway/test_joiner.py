@@ -18,6 +18,7 @@ from cutlayer.customer import Client, FinetuneSpec
 from cutlayer.customer import embed as embedding
 from cutlayer.customer.embed import Embeddings
 from cutlayer.gateway import joiner as module
+from cutlayer.gateway.absence import Absence
 from cutlayer.gateway.joiner import Asked, Joiner
 from cutlayer.privacy import TextToText
 from cutlayer.wire import routes
@@ -26,7 +27,11 @@ from tests.unit.gateway.asked import gateway_of, values_of
 
 
 def asked(*texts: str, eta: float = 6, **spec: Any) -> Asked:
-    return Asked(texts, FinetuneSpec(privacy=TextToText(eta=eta), **spec), denoiser="none", cut=False)
+    return Asked(texts, FinetuneSpec(privacy=TextToText(eta=eta), **spec))
+
+
+def joiner_of(client: Client) -> Joiner:
+    return Joiner(client, Absence(), denoiser="none", truncate=False)
 
 
 def batches(client: Client) -> list[int]:
@@ -35,7 +40,7 @@ def batches(client: Client) -> list[int]:
 
 
 def test_those_who_wait_are_answered_together(client: Client) -> None:
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     waiting = [asked("w1 w2"), asked("w3", "w4 w5"), asked("w1 w2")]
     for each in waiting:
         joiner.add(each)
@@ -50,7 +55,7 @@ def test_those_who_wait_are_answered_together(client: Client) -> None:
 
 
 def test_other_settings_are_another_batch(client: Client) -> None:
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     waiting = [asked("w1"), asked("w2", eta=3), asked("w3")]
     for each in waiting:
         joiner.add(each)
@@ -63,7 +68,7 @@ def test_other_settings_are_another_batch(client: Client) -> None:
 
 def test_a_batch_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_MOST_TEXTS", 3)
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     waiting = [asked("w1", "w2"), asked("w3", "w4"), asked("w5"), asked("w6", "w7", "w8", "w9")]
     for each in waiting:
         joiner.add(each)
@@ -75,7 +80,7 @@ def test_a_batch_is_bounded(client: Client, monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_one_that_is_refused_harms_no_other(client: Client) -> None:
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     budget = {"privacy_budget": 7.0}
     first = asked("w1", **budget)
     joiner.add(first)
@@ -103,7 +108,7 @@ def test_what_the_vendor_refuses_of_one_harms_no_other(
         return embed(road, tokens, texts, progress)
 
     monkeypatch.setattr(Embeddings, "of", refuse)
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     waiting = [asked("w1"), asked("w2"), asked("w3")]
     for each in waiting:
         joiner.add(each)
@@ -119,7 +124,7 @@ def test_one_that_is_longer_than_a_vendor_takes_harms_no_other(
     with customer(data_dir, api_key, tmp_path / "home") as client, gateway_of(client) as gateway:
         first, long, last = gateway.together(["w5", "w6 " * 40, "w7"])
         assert (long.status_code, long.json()["error"]["code"]) == (400, "context_length_exceeded")
-        assert "reads 18" in long.json()["error"]["message"]
+        assert "limit is 18 tokens" in long.json()["error"]["message"]
         for each in (first, last):
             values_of(each)
 
@@ -135,7 +140,7 @@ def test_a_vendor_that_fails_fails_all_of_them_once(
         raise VendorError("It is away.", status=status)
 
     monkeypatch.setattr(Embeddings, "of", fail)
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     waiting = [asked("w1"), asked("w2")]
     for each in waiting:
         joiner.add(each)
@@ -172,14 +177,14 @@ def test_etas_that_take_turns_open_a_road_each_and_fetch_once(client: Client, mo
 
 def test_large_tables_leave_room_for_few_roads(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(embedding, "_TABLE_BYTES", 1)
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     for eta in range(1, 8):
-        joiner.open(asked("w1", eta=eta).spec, denoiser="none")
+        joiner.open(asked("w1", eta=eta).spec)
     assert [given.privacy.eta for given, *_ in joiner._roads._open] == [4, 5, 6, 7]
 
 
 def test_what_nobody_waits_for_is_not_sent(client: Client) -> None:
-    joiner = Joiner(client)
+    joiner = joiner_of(client)
     waiting = [asked("w1"), asked("w2")]
     for each in waiting:
         joiner.add(each)

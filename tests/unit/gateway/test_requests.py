@@ -8,6 +8,7 @@ import json
 import logging
 import math
 import time
+import warnings
 from collections.abc import AsyncIterator
 from contextlib import closing
 from pathlib import Path
@@ -20,6 +21,7 @@ from cutlayer.core import (
     AuthError,
     BudgetError,
     ConfigError,
+    CutlayerWarning,
     DataError,
     ModelError,
     PrivacyError,
@@ -27,6 +29,7 @@ from cutlayer.core import (
     VendorError,
 )
 from cutlayer.customer import Client
+from cutlayer.customer import embed as embedding
 from cutlayer.customer.embed import Embeddings
 from cutlayer.data import Dataset
 from cutlayer.gateway import GatewaySettings, make_key
@@ -120,6 +123,7 @@ def test_what_is_no_request_is_refused(content: bytes, client: Client) -> None:
         answer = asking.send("POST", "/v1/embeddings", content=content)
     assert answer.status_code == 400
     assert "w7" not in answer.text
+    assert ("JSON object" in answer.json()["error"]["message"]) == (content == b"[1]")
 
 
 def test_eta_may_be_lowered_and_not_raised(client: Client) -> None:
@@ -137,6 +141,15 @@ def test_eta_may_be_lowered_and_not_raised(client: Client) -> None:
             assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": header})) == (400, said)
         assert code(asking.embed("w9", headers={"X-Cutlayer-Eta": "nan"})) == (400, "invalid_eta")
     assert [line.largest_eta for line in client.ledger.summary().mechanisms] == [3]
+
+
+@pytest.mark.parametrize("eta", [66.6666667, 0.01953125, 0.1 + 0.2])
+def test_the_eta_of_an_answer_may_be_sent_back(eta: float, client: Client) -> None:
+    with gateway_of(client, TextToText(eta=eta)) as asking:
+        told = asking.embed("w1").headers["X-Cutlayer-Eta"]
+        assert float(told) == eta
+        assert asking.embed("w1", headers={"X-Cutlayer-Eta": told}).headers["X-Cutlayer-Eta"] == told
+    assert [entry.texts for entry in client.ledger.frames() if entry.texts] == [1]
 
 
 def test_lowered_etas_together_cost_at_most_twice_the_gateways() -> None:
@@ -321,6 +334,15 @@ def test_the_ledger_is_shown(client: Client) -> None:
         assert code(asking.send("GET", "/v1/completions")) == (404, "not_found")
 
 
+def test_the_ledger_is_shown_where_texts_left_as_they_are(client: Client) -> None:
+    """JSON has no infinity; it is the word that `--eta` takes, as in `ledger show --json`."""
+    with gateway_of(client, NoPrivacy()) as asking:
+        values_of(asking.embed(TEXTS))
+        told = asking.send("GET", "/ledger")
+    assert told.status_code == 200
+    assert [line["largest_eta"] for line in told.json()["mechanisms"]] == ["inf"]
+
+
 @pytest.mark.parametrize("chunked", [False, True])
 @pytest.mark.parametrize(
     ("method", "path", "wanted"),
@@ -349,7 +371,7 @@ def test_a_body_for_no_route_is_not_read(
         assert code(answer) == wanted
         assert "close" in answer.headers["Connection"]
         if answer.status_code == 405:
-            assert f"This route takes {answer.headers['Allow']} alone." in answer.text
+            assert f"This route accepts only {answer.headers['Allow']}." in answer.text
         assert not read
         if path != "/healthz":
             assert code(Asking(asking.app, "x").send(method, path, json={})) == (401, "invalid_api_key")
@@ -433,7 +455,7 @@ def test_a_full_disk_is_said_and_forgotten_when_there_is_room(
         answer = asking.embed(many)
         assert code(answer) == (507, "storage_unusable")
         assert answer.headers["x-should-retry"] == "false"
-        assert "its log says why" in answer.json()["error"]["message"]
+        assert "see its log" in answer.json()["error"]["message"]
         assert str(client.home.path) not in answer.text
         assert f"{book}.sqlite cannot be used: database or disk is full" in caplog.text
         assert "w19" not in caplog.text
@@ -452,12 +474,35 @@ def test_words_are_counted_as_the_models_tokens(client: Client) -> None:
     with gateway_of(client, privacy) as asking:
         refused = asking.embed(["3.14", "3.14 " * 21])
         assert code(refused) == (400, "context_length_exceeded")
-        assert "input[1] has 63 tokens; this model reads 62" in refused.json()["error"]["message"]
+        assert "input[1] has 63 tokens; this model's limit is 62 tokens" in refused.json()["error"]["message"]
         assert not any(entry.texts for entry in client.ledger.frames())
         assert asking.embed(["3.14", "3.14 " * 20]).json()["usage"]["prompt_tokens"] == 63
     with gateway_of(client, privacy, truncate=True) as asking:
         cut = asking.embed(["3.14", "3.14 " * 21])
         assert cut.json()["usage"]["prompt_tokens"] == 3 + 62
+
+
+def test_of_words_that_leave_as_they_are_nothing_is_told(client: Client, caplog: pytest.LogCaptureFixture) -> None:
+    """An application sees to its own texts: what is in a request is in no log of the gateway's."""
+    with warnings.catch_warnings(record=True) as told, gateway_of(client, Words(eta=6, space="starter")) as asking:
+        warnings.simplefilter("always")
+        values_of(asking.embed(["call 555 0199 now", "ask bob@example.org"]))
+    assert not [str(each.message) for each in told if issubclass(each.category, CutlayerWarning)]
+    assert "0199" not in caplog.text
+    with pytest.warns(CutlayerWarning, match="of the kind number"):
+        client.embed(["call 555 0199 now"], privacy=Words(eta=6, space="starter"), denoiser="none", progress=None)
+
+
+def test_a_road_that_met_many_words_is_opened_anew(client: Client, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(embedding, "_MOST_WORDS", 40)
+    with gateway_of(client, Words(eta=6, space="starter")) as asking:
+        first, met = values_of(asking.embed("a first text")), []
+        for number in range(12):
+            values_of(asking.embed(" ".join(f"{number}{each}" for each in range(10))))
+            roads = asking.app.state.gateway.joiner._roads
+            met.append(max(len(road.session.reading.dictionary.lexicon) for *_, road in roads._open))
+        assert max(met) < 70
+        assert values_of(asking.embed("a first text")) == first
 
 
 def test_settings_are_checked() -> None:

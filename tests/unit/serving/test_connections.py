@@ -44,6 +44,12 @@ async def large(scope: dict[str, Any], receive: Any, send: Any) -> None:
     await send({"type": "http.response.body", "body": LARGE})
 
 
+async def torn(scope: dict[str, Any], receive: Any, send: Any) -> None:
+    """Begins an answer, and fails."""
+    await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"2")]})
+    raise FileNotFoundError("it was removed meanwhile")
+
+
 class OneAtATime(Door):
     """A door that everybody opens."""
 
@@ -215,3 +221,12 @@ def test_a_large_answer_that_is_read_slowly_comes_whole(serve: Serve) -> None:
             while found < wanted:
                 found += len(slow.recv(wanted - found))
         assert found + read_all(slow) > len(LARGE)
+
+
+def test_an_answer_that_breaks_off_is_logged(serve: Serve, caplog: pytest.LogCaptureFixture) -> None:
+    """It is too late to tell whoever asked."""
+    listener = serve(application=OneAtATime(torn, body_seconds=5, requests_at_once=5, books=logging.getLogger("books")))
+    with contextlib.closing(connect(listener)) as connection:
+        connection.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        assert not is_answered(connection)
+    assert any("FileNotFoundError" in record.getMessage() for record in caplog.records)

@@ -358,7 +358,7 @@ def test_a_border_that_public_text_does_not_reach_is_named_at_once(
     correlation = draws.correlation
     monkeypatch.setattr(draws, "correlation", lambda ids, eta, seed: asked.append(eta) or correlation(ids, eta, seed))
     unknown = torch.cat([torch.zeros(60, dtype=torch.int64), torch.arange(40, 140)])
-    said = r"^highest_correlation = 0\.9: is out of reach on this public text: .* by 0\.\d+ even without noise"
+    said = r"^highest_correlation = 0\.9: cannot be reached on this public text: even without noise .* only 0\.\d+"
     with pytest.raises(ConfigError, match=said) as caught:
         eta_ranges(draws, unknown, DenoiserTraining())
     assert "--highest-correlation" in caught.value.remedy

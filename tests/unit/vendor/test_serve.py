@@ -11,10 +11,13 @@ from pathlib import Path
 
 import pytest
 import urllib3
+from cryptography.hazmat.primitives import serialization
 
 from cutlayer import vendor
 from cutlayer.core import ConfigError
+from cutlayer.serving.address import Address
 from cutlayer.serving.listening import _most_connections, _url, listen
+from cutlayer.serving.tls import make_certificate
 
 
 def test_answers_do_not_wait_for_acknowledgements() -> None:
@@ -35,8 +38,27 @@ def test_a_port_that_is_none(port: int) -> None:
 
 
 def test_tls_files_that_are_not_there(data_dir: Path) -> None:
-    with pytest.raises(ConfigError, match="readable PEM"):
+    with pytest.raises(ConfigError, match="PEM certificate and its own private key"):
         vendor.serve(data_dir, tls_cert=data_dir / "none.pem", tls_key=data_dir / "none.pem")
+
+
+def test_tls_files_that_do_not_belong_together(tmp_path: Path) -> None:
+    """They are read before anybody is told an address; of a locked key the password would be asked for unseen."""
+    files = []
+    for name in ("one", "other"):
+        files.append((tmp_path / f"{name}.pem", tmp_path / f"{name}.key"))
+        make_certificate("localhost", certificate=files[-1][0], private_key=files[-1][1])
+    (certificate, key), (_, other) = files
+    locked = tmp_path / "locked.key"
+    made = serialization.load_pem_private_key(key.read_bytes(), None)
+    encryption = serialization.BestAvailableEncryption(b"secret")
+    locked.write_bytes(made.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, encryption))
+    text = tmp_path / "text.pem"
+    text.write_text("no PEM")
+    Address(host="0.0.0.0", tls_cert=certificate, tls_key=key).check(remedy="")
+    for pair in ((certificate, other), (certificate, locked), (text, key), (certificate, text), (certificate, None)):
+        with pytest.raises(ConfigError, match=r"tls = .* private key"):
+            Address(tls_cert=pair[0], tls_key=pair[1]).check(remedy="")
 
 
 def test_all_file_descriptors_are_asked_for_and_half_are_for_files() -> None:

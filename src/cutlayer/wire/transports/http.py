@@ -296,7 +296,7 @@ class HttpTransport:
                         remedy="Check the port; a vendor on this machine may be reached by http://.",
                     ) from error
                 raise VendorError(
-                    f"No trusted connection to {self.url}: {_reason(error)}.",
+                    f"No trusted connection to {self.url}: {reason(error)}.",
                     remedy="Use the name that is in the vendor's certificate; the vendor makes one for another name "
                     "with `vendor init --tls-host`."
                     if "mismatch" in str(error).lower()
@@ -307,7 +307,7 @@ class HttpTransport:
                     # a port that speaks TLS hangs up on plain HTTP
                     hung_up = not self._reached and self.url.startswith("http:") and "without response" in str(error)
                     raise VendorError(
-                        f"The vendor at {self.url} could not be reached: {_reason(error)}.",
+                        f"The vendor at {self.url} could not be reached: {reason(error)}.",
                         remedy=("Use https:// if it serves TLS. " if hung_up else "")
                         + "Check that it is running and run the same command again: it goes on where it stopped.",
                     ) from error
@@ -384,7 +384,7 @@ def _trust(ca_cert: Path | str | None) -> ssl.SSLContext:
         context = ssl.create_default_context(cafile=str(ca_cert) if ca_cert is not None else None)
     except (OSError, ssl.SSLError) as error:
         raise ConfigError(
-            [Fault("ca_cert", str(ca_cert), f"must be a readable PEM certificate ({_reason(error)})")]
+            [Fault("ca_cert", str(ca_cert), f"must be a readable PEM certificate ({reason(error)})")]
         ) from error
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     return context
@@ -395,7 +395,7 @@ def _seconds(header: str) -> float:
     return min(float(header), _LONGEST_PAUSE_SECONDS) if header.isascii() and header.isdigit() else 0.0
 
 
-def _reason(error: BaseException) -> str:
+def reason(error: BaseException) -> str:
     """The innermost cause in one line, without addresses of objects."""
     while (inner := error.__cause__ or error.__context__) is not None:
         error = inner
