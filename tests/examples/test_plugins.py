@@ -176,4 +176,4 @@ def test_the_attack_stands_in_an_audit_of_the_mechanism(
     assert audited.result["guarantee"]["claimed_by"] == "cutlayer-laplace 0.1.0"
     page = (tmp_path / "report/report.html").read_text()
     assert "the row of the embedding table at the smallest angle" in page
-    assert "Drawn by the plug-in laplace" in page
+    assert "Drawn by laplace" in page

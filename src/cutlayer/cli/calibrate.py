@@ -32,13 +32,14 @@ SEARCH = "The search"
 SEED = 0
 LOCAL: Final = {"training.epochs": "", "training.learning_rate": "", "seed": f"{SEED}"}
 """What of a run can be set, and what it is by default where that is another than a run's."""
-MECHANISMS: Final[Mapping[str, tuple[Literal["text-to-text", "vector", "words"], Place]]] = {
-    "text-to-text": ("text-to-text", Place.TOKENS),
-    "vector": ("vector", Place.TOKENS),
-    "activations": ("vector", Place.ACTIVATIONS),
-    "words": ("words", Place.TOKENS),
+MECHANISMS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "text-to-text": {"mechanism": "text-to-text"},
+    "vector": {"mechanism": "vector"},
+    "clipped": {"mechanism": "vector", "clip": True},
+    "activations": {"mechanism": "vector", "place": Place.ACTIVATIONS},
+    "words": {"mechanism": "words"},
 }
-"""What may be chosen, each by its mechanism and where noise is added."""
+"""What may be chosen, each by what an arm has of it."""
 
 
 class Search(WordDraw):
@@ -59,9 +60,9 @@ class Search(WordDraw):
         help="Blocks at the customer. text: none, nor the table; with mechanism words.",
         shown=Shown(SEARCH, unit="blocks", flags=("--bottom",), none="text"),
     )
-    mechanisms: tuple[Literal["text-to-text", "vector", "activations", "words"], ...] = setting(
+    mechanisms: tuple[Literal["text-to-text", "vector", "clipped", "activations", "words"], ...] = setting(
         ("text-to-text",),
-        help="Release tokens, rows of noise, noise on the bottom's output, or words.",
+        help="Release tokens, noisy rows, noisy rows that are clipped, noise on the bottom's output, or words.",
         shown=Shown(SEARCH, flags=("--mechanism",)),
     )
     cti: Literal["no", "yes", "both"] = setting(
@@ -168,7 +169,7 @@ def command(setting: Setting, data: str, where: DataSpec, training: Training) ->
     line += ["--text-column", where.text_column, "--label-column", where.label_column]
     line += ["--eta", f"{setting.eta:g}", "--bottom", "text" if arm.bottom is None else str(arm.bottom)]
     line += ["--mechanism", arm.mechanism]
-    line += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--cti"] * arm.cti
+    line += ["--place", arm.place.value] * (arm.mechanism == "vector") + ["--clip"] * arm.clip + ["--cti"] * arm.cti
     for name, value in (
         {} if arm.words is None else arm.words.model_dump(include={*WordDraw.model_fields}, exclude_unset=True)
     ).items():
@@ -218,8 +219,7 @@ def _arms(searched: Search) -> tuple[Arm, ...]:
     steered = {"no": (False,), "yes": (True,), "both": (False, True)}[searched.cti]
     arms = (
         Arm(
-            mechanism=MECHANISMS[name][0],
-            place=MECHANISMS[name][1],
+            **MECHANISMS[name],
             cti=each,
             bottom=depth,
             words=drawn if name == "words" else None,

@@ -392,6 +392,7 @@ class AuditSettings(Part):
         noise: Whose noise it draws: `d-chi`, `snd-code`, or a plug-in's name.
         eta: Its parameter; infinite for none.
         place: Where noise is added.
+        clip: Whether noisy rows were clipped to the largest norm of the table.
         cti: Whether eta depends on the token.
         objective: What was trained; `embed` where embeddings were asked of the frozen model; empty where nothing was.
         unlabelled: Whether the texts had no labels, so that no classifier was trained.
@@ -422,6 +423,7 @@ class AuditSettings(Part):
     noise: str
     eta: float
     place: str
+    clip: bool = False
     cti: bool
     objective: str = ""
     unlabelled: bool = False

@@ -153,6 +153,7 @@ def test_a_target_that_nothing_reaches_is_said(
         (("--at-most", "token_recovery=2"), "between 0 and 1"),
         (("--mechanism", "magic"), "magic"),
         (("--mechanism", "activations", "--cti", "yes"), "cti"),
+        (("--mechanism", "clipped", "--cti", "yes"), "clip = True: must be left out with cti"),
         (("--bottom", "text"), "goes with mechanism words alone"),
         (("--bottom", "0", "--bottom", "1", "--evaluations", "1"), "evaluations"),
     ],
@@ -177,6 +178,7 @@ def test_what_has_no_meaning_is_refused(
         Arm(),
         Arm(cti=True, bottom=2),
         Arm(mechanism="vector", place=Place.ACTIVATIONS, bottom=3),
+        Arm(mechanism="vector", clip=True),
         Arm(mechanism="words", words=Words(eta=1, words=("noun", "adj"), draw="exponential", space="starter:16")),
     ],
     ids=lambda arm: arm.label,
@@ -190,3 +192,21 @@ def test_what_is_recommended_can_be_run(arm: Arm, tmp_path: Path, run: Run) -> N
     words = shlex.split(line)[1:]
     vendor = ["--vendor", "http://127.0.0.1:9", "--api-key", "k", "--home", str(tmp_path / "home")]
     assert run(*words, *vendor).code == 7
+
+
+@pytest.mark.usefixtures("known_secret")
+@pytest.mark.slow
+def test_clipped_rows_are_searched_to_the_command_line(
+    run: Run,
+    texts: Path,
+    tiny_model: Path,  # noqa: F811
+    tmp_path: Path,
+) -> None:
+    options = ("--at-most", "token_recovery=0.9", "--evaluations", 1, "--public", texts, "--mechanism", "clipped")
+    done = calibrate(run, texts, tiny_model, tmp_path, *options)
+    assert done.code == 0, done.err
+    assert "--clip" in shlex.split(done.result["command"])
+    report = read_audit(tmp_path / "out/report")
+    assert report.settings.clip
+    assert report.frontier is not None
+    assert "vector, clipped" in report.frontier.points[0].label

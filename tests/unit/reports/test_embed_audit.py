@@ -106,7 +106,9 @@ def test_what_is_attacked_is_what_embed_sends(name: str, tiny_model: Path, tmp_p
 @pytest.mark.parametrize("name", MECHANISMS)
 def test_words_are_read_and_lengths_told(name: str, tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
     texts = ENGLISH if name == "words" else TEXTS
-    found = audited(tmp_path, texts, privacy=MECHANISMS[name], model=str(tiny_model)).report
+    audit = audited(tmp_path, texts, privacy=MECHANISMS[name], model=str(tiny_model))
+    found = audit.report
+    assert found.settings.clip == ("vector, clipped, eta" in audit.html) == (name == "clipped rows")
     read = {each.name: each for each in found.attacks}
     words = read[NEAREST].value
     assert words is not None

@@ -276,6 +276,7 @@ def _settings(attacked: Attacked, *, blocks: int, budget: float | None, seed: in
         noise=spec.privacy.noise,
         eta=spec.privacy.eta,
         place=spec.privacy.place,
+        clip=spec.privacy.clipped,
         cti=spec.privacy.cti is not None,
         objective=evidence.objective,
         unlabelled=evidence.unlabelled,

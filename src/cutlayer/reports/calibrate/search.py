@@ -12,6 +12,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from pydantic import Field
+
 from cutlayer.core import ConfigError, Fault, Place, Spec
 from cutlayer.privacy import CtiSpec, PrivacySpec, TextToText, Vector, Words
 from cutlayer.reports.audit import Evaluation
@@ -26,6 +28,7 @@ class Arm(Spec):
     Attributes:
         mechanism: `text-to-text`, `vector` or `words`.
         place: Where noise acts.
+        clip: Whether noisy rows are clipped to the table's largest norm.
         cti: Whether eta depends on the token.
         bottom: Blocks at the customer; `None` is the text cut.
         words: With `words`, which are drawn and how; of it all but eta counts.
@@ -33,6 +36,7 @@ class Arm(Spec):
 
     mechanism: Literal["text-to-text", "vector", "words"] = "text-to-text"
     place: Place = Place.TOKENS
+    clip: bool = Field(default=False, exclude_if=lambda clip: not clip)
     cti: bool = False
     bottom: int | None = 0
     words: Words | None = None
@@ -42,7 +46,7 @@ class Arm(Spec):
         """For tables."""
         cut = "text" if self.bottom is None else f"bottom {self.bottom}"
         place = "" if self.place is Place.TOKENS else f" on {self.place.value}"
-        return f"{self.mechanism}{place}, {cut}{', CTI' if self.cti else ''}"
+        return f"{self.mechanism}{', clipped' * self.clip}{place}, {cut}{', CTI' if self.cti else ''}"
 
 
 class Setting(Spec):
@@ -65,7 +69,7 @@ class Setting(Spec):
             return self.arm.words.model_copy(update={"eta": self.eta})
         cti = CtiSpec() if self.arm.cti else None
         if self.arm.mechanism == "vector":
-            return Vector(eta=self.eta, place=self.arm.place, cti=cti)
+            return Vector(eta=self.eta, place=self.arm.place, clip=self.arm.clip, cti=cti)
         return TextToText(eta=self.eta, cti=cti)
 
 
