@@ -166,7 +166,7 @@ def test_other_etas_stand_beside_it(tiny_model: Path, tmp_path: Path) -> None:  
 
 
 def test_a_vendors_blocks_stay_the_vendors(tiny_model: Path, tmp_path: Path) -> None:  # noqa: F811
-    with pytest.raises(ConfigError, match="all blocks are the vendor's"):
+    with pytest.raises(ConfigError, match="the vendor runs all blocks"):
         audited(tmp_path, eta=60, cut=Cut(bottom=1), model=str(tiny_model))
 
 
