@@ -339,6 +339,7 @@ def test_a_denoiser_of_rows_finds_them_in_little_noise_and_not_in_much(whole, ti
     assert 0.9 < missed[0.01] < 1.1
 
 
+@pytest.mark.slow
 def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, data, tmp_path):
     config = CONFIG.model_copy(update={"noise": "snd-code"})
     only = ("table-4", "table-13", "figure-2", "figure-6")
@@ -353,7 +354,9 @@ def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, dat
     assert {each["by"]["releases"]["noise"] for cell in of_rows for each in cell["denoised"]} == {"snd-code"}
 
 
-@pytest.mark.parametrize(("write", "eta"), [(write_tiny_t5, T5_ETA), (write_tiny_gpt2, GPT2_ETA)])
+@pytest.mark.parametrize(
+    ("write", "eta"), [pytest.param(write_tiny_t5, T5_ETA, marks=pytest.mark.slow), (write_tiny_gpt2, GPT2_ETA)]
+)
 def test_other_kinds_of_models_are_measured_at_etas_of_their_own(write, eta, data, tmp_path):
     model = str(write(tmp_path / "model"))
     report = RECIPE.using(CONFIG).run(options(model, data, tmp_path / "out", only=("table-4",)), Silent())
