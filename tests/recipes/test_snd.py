@@ -354,9 +354,8 @@ def test_the_noise_of_the_released_code_is_drawn_where_it_is_asked_for(tiny, dat
     assert {each["by"]["releases"]["noise"] for cell in of_rows for each in cell["denoised"]} == {"snd-code"}
 
 
-@pytest.mark.parametrize(
-    ("write", "eta"), [pytest.param(write_tiny_t5, T5_ETA, marks=pytest.mark.slow), (write_tiny_gpt2, GPT2_ETA)]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize(("write", "eta"), [(write_tiny_t5, T5_ETA), (write_tiny_gpt2, GPT2_ETA)])
 def test_other_kinds_of_models_are_measured_at_etas_of_their_own(write, eta, data, tmp_path):
     model = str(write(tmp_path / "model"))
     report = RECIPE.using(CONFIG).run(options(model, data, tmp_path / "out", only=("table-4",)), Silent())
@@ -370,6 +369,7 @@ def test_other_kinds_of_models_are_measured_at_etas_of_their_own(write, eta, dat
     assert rapt["limits"]["dev"] == SHIPPED.rapt.dev
 
 
+@pytest.mark.slow
 def test_where_no_eta_has_as_much_read_that_is_told_and_the_others_go_on(tiny, data, tmp_path):
     encoder = CONFIG.etas["encoder"].model_copy(update={"between": (1.0, 1.1)})
     config = CONFIG.model_copy(update={"etas": {"encoder": encoder}})

@@ -102,6 +102,7 @@ def test_requests_at_once_leave_in_fewer_frames(gateway: Running, tmp_path: Path
     assert len(frames) < 16
 
 
+@pytest.mark.slow  # its tries take a while; without processes, tests/unit/gateway/test_absence.py
 def test_a_vendor_that_goes_and_comes_back(gateway: Running, at_vendor: VendorProcess) -> None:
     with openai.OpenAI(max_retries=0, timeout=120, **gateway.known) as client:
         client.embeddings.create(model="tiny", input=TEXTS[0])
