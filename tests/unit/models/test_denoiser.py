@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from pydantic import ValidationError
 from torch import Tensor, nn
 
 from cutlayer.core.denoiser import TABLE_8, DenoiserSpec, LightDenoiserSpec, PaperDenoiserSpec, light_shape, paper_shape
@@ -177,3 +178,10 @@ def test_its_choices_are_told() -> None:
         "initialisation and optimiser", "special tokens",
     }  # fmt: skip
     assert all(each.value_in_paper and each.ours.strip() and each.why.endswith(".") for each in told)
+
+
+def test_a_light_denoiser_has_no_more_heads_than_width() -> None:
+    """Else its heads would be 0 wide; a vendor's manifest may say anything."""
+    LightDenoiserSpec(width=8, inner=2, n_head=2, layers=1, means=1)
+    with pytest.raises(ValidationError, match="64 heads of layers that are 2 wide"):
+        LightDenoiserSpec(width=8, inner=2, n_head=64, layers=1, means=1)
