@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 import torch
-from pydantic import ValidationError
 from torch import Tensor, nn
 
+from cutlayer.core import ConfigError
 from cutlayer.core.denoiser import TABLE_8, DenoiserSpec, LightDenoiserSpec, PaperDenoiserSpec, light_shape, paper_shape
 from cutlayer.models.denoiser import Denoiser, PaperDenoiser, build_denoiser, sinusoids
 from cutlayer.recipes.denoiser_costs import SHAPES, counts
@@ -183,5 +183,5 @@ def test_its_choices_are_told() -> None:
 def test_a_light_denoiser_has_no_more_heads_than_width() -> None:
     """Else its heads would be 0 wide; a vendor's manifest may say anything."""
     LightDenoiserSpec(width=8, inner=2, n_head=2, layers=1, means=1)
-    with pytest.raises(ValidationError, match="64 heads of layers that are 2 wide"):
+    with pytest.raises(ConfigError, match="64 heads of layers that are 2 wide"):
         LightDenoiserSpec(width=8, inner=2, n_head=64, layers=1, means=1)
