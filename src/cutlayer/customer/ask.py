@@ -29,7 +29,7 @@ from cutlayer.customer.progress import Progress
 from cutlayer.customer.reconstruction import Reconstruction
 from cutlayer.customer.results import Generation, Prediction
 from cutlayer.customer.session import Session, Texts
-from cutlayer.customer.settings import Objective, Sampling
+from cutlayer.customer.settings import Objective, RunSpec, Sampling
 from cutlayer.customer.there import written_there
 from cutlayer.customer.trainer import LANGUAGE_POSITIONS
 from cutlayer.data import UNCUT, Dataset, tokenise
@@ -139,6 +139,11 @@ def check_texts(
         home.ledger.check_budget(charges, unit=session.privatizer.unit, budget=budget)
 
 
+def frame_positions(offer: Offer, spec: RunSpec) -> int:
+    """Most positions of a frame that a query sends, padding included."""
+    return min(offer.most_positions(spec.row_type), EVALUATION_POSITIONS)
+
+
 def frames_of(lengths: Tensor, most: int) -> Iterator[Tensor]:
     """Consecutive texts' numbers, `[batch]` int64, frame by frame.
 
@@ -206,7 +211,7 @@ def predict(connection: Connection, profile: Profile, dataset: Dataset, progress
     order = query.order(dataset.texts)
     tokens = session.reading.read(dataset, max_content=profile.max_content).select(torch.tensor(order))
     query.check(tokens)
-    most = min(query.offer.most_positions(profile.spec.row_type), EVALUATION_POSITIONS)
+    most = frame_positions(query.offer, profile.spec)
     predictions: list[Prediction] = []
     with torch.no_grad():
         for indices in frames_of(session.segment_lengths(Texts(tokens)).sum(1), most):

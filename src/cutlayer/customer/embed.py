@@ -26,7 +26,7 @@ from cutlayer.core import (
     Guarantee,
     Tokens,
 )
-from cutlayer.customer.ask import check_texts, frames_of
+from cutlayer.customer.ask import check_texts, frame_positions, frames_of
 from cutlayer.customer.clear_words import warn_of_clear_words
 from cutlayer.customer.connection import Connection
 from cutlayer.customer.defaults import settle
@@ -45,7 +45,6 @@ from cutlayer.customer.validate import validate
 from cutlayer.data import Dataset
 from cutlayer.data.tokenise import UNCUT, shortened
 from cutlayer.models import Archive
-from cutlayer.models.batches import EVALUATION_POSITIONS
 from cutlayer.privacy.privatizers.words import WordsPrivatizer
 from cutlayer.wire.denoisers import DenoiserGroup, DenoiserInfo
 
@@ -192,7 +191,7 @@ class Embeddings:
         archives = [each.archive for each in beside if (each.offer, each.spec.cut) == (offer, spec.cut)]
         archive = archives[0] if archives else fetch_archive(gate, connection.home, offer.model, spec.cut, progress)
         # a text that is longer than what the vendor takes at a time would be refused, when others have left
-        most = [asked, archive.template.max_length, _frame_positions(offer, spec)]
+        most = [asked, archive.template.max_length, frame_positions(offer, spec)]
         training = spec.training.model_copy(update={"max_length": min(each for each in most if each is not None)})
         spec = spec.model_copy(update={"training": training})
         privatizing = run_privatizing(archive, connection.home, spec)
@@ -339,7 +338,7 @@ class Embeddings:
         """
         values = torch.empty(len(tokens), self.offer.model.require_embedding().width)
         lengths = self.session.segment_lengths(Texts(tokens)).sum(1)
-        frames, left = list(frames_of(lengths, _frame_positions(self.offer, self.spec))), list[Tokens | None]()
+        frames, left = list(frames_of(lengths, frame_positions(self.offer, self.spec))), list[Tokens | None]()
         for indices in frames:
             link.texts = indices
             values[indices] = self.session(Texts(tokens.select(indices))).float().cpu()
@@ -387,11 +386,6 @@ class Embeddings:
                 *(() if self.denoising is None else self.denoising.deviations),
             ),
         )
-
-
-def _frame_positions(offer: Offer, spec: RunSpec) -> int:
-    """Most positions of a frame, padding included."""
-    return min(offer.most_positions(spec.row_type), EVALUATION_POSITIONS)
 
 
 class Roads:

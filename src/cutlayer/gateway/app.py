@@ -9,11 +9,11 @@ import time
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager, closing
+from dataclasses import asdict
 from functools import partial
 from typing import Any, Generic, TypeVar
 
 import torch
-from pydantic import TypeAdapter
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.exceptions import HTTPException
@@ -46,7 +46,6 @@ _SECONDS_BETWEEN_LOOKS = 10.0
 _JSON_AT_ONCE = 2
 """Bodies that are read or written at a time: a request takes up to 28 times its length in memory, and an answer some 90
 bytes for each number of its embeddings."""
-_SUMMARY = TypeAdapter(LedgerSummary)
 _T = TypeVar("_T")
 
 
@@ -334,7 +333,7 @@ def create_app(
         return answers.plain({"status": "ok"})
 
     async def ledger(_: Request) -> Response:
-        return answers.plain(jsonable(_SUMMARY.dump_python(await gateway.ledger())))
+        return answers.plain(jsonable(asdict(await gateway.ledger())))
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
