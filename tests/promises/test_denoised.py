@@ -19,7 +19,7 @@ from safetensors.torch import load_file, save
 
 from cutlayer.core import ConfigError, CutlayerError, CutlayerWarning, Place, Rows, StorageError, VendorError
 from cutlayer.core.denoiser import light_shape
-from cutlayer.customer import Client, denoising
+from cutlayer.customer import Client, ask, denoising
 from cutlayer.customer import embed as embedding
 from cutlayer.customer.embedding_link import EmbeddingLink
 from cutlayer.customer.link import QueryLink
@@ -367,13 +367,13 @@ def test_all_texts_of_a_call_leave_before_any_is_denoised(
     """Weights by which some words take long, or fail, decide neither when another frame leaves nor whether it does."""
     privacy, releases = KINDS[name]
     train(data_dir, releases)
-    monkeypatch.setattr(embedding, "EVALUATION_POSITIONS", 36)
+    monkeypatch.setattr(ask, "EVALUATION_POSITIONS", 36)
     happened: list[str] = []
-    forward, ask = Denoiser.forward, EmbeddingLink.infer
+    forward, infer = Denoiser.forward, EmbeddingLink.infer
 
     def asking(link: EmbeddingLink, sent: Any) -> torch.Tensor:
         happened.append("sent")
-        return ask(link, sent)
+        return infer(link, sent)
 
     def failing(denoiser: Denoiser, *given: torch.Tensor) -> torch.Tensor:
         found = forward(denoiser, *given)
